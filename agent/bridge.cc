@@ -58,13 +58,14 @@ bool WriteAll(int fd, absl::string_view bytes) {
 // Members in start order, so that they stop in reverse.
 class Bridge {
  public:
-  Bridge(std::unique_ptr<spawn::OneSpawner> spawner, loop::Loop& loop, std::string notice)
+  Bridge(std::unique_ptr<spawn::OneSpawner> spawner, loop::Loop& loop, std::string notice,
+         bool last_asked)
       : loop_(loop),
         readers_(loop),
         spawner_(std::move(spawner)),
         sessions_(loop,
                   session::Identity{rpc::kProtocolVersion, DTRAIN_VERSION, /*resumable=*/false,
-                                    std::move(notice)},
+                                    std::move(notice), Duration::zero(), last_asked},
                   /*state_directory=*/"", *spawner_, readers_.readers(), [this] { Leave(); }),
         service_(loop, sessions_, OwnIdentity("its agent")),
         farewell_(loop) {
@@ -193,7 +194,8 @@ int RunRelay(os::UniqueFd resident, bool one_socket) {
 
 // One that runs on without us: the node's resident agent or, of a job that outlives its connection,
 // the user's private one. While that has jobs it is the one for others too: a launcher that comes
-// back finds its job where it has left it.
+// back finds its job where it has left it. A new one would know of no job: for a launcher that
+// comes back there is one only where one was.
 absl::StatusOr<FoundResident> FindAgent(BridgePurpose purpose) {
   const bool resumes = purpose == BridgePurpose::kResume || purpose == BridgePurpose::kResumeKept;
   const bool keeps = purpose == BridgePurpose::kKeep || purpose == BridgePurpose::kResumeKept;
@@ -204,12 +206,10 @@ absl::StatusOr<FoundResident> FindAgent(BridgePurpose purpose) {
     if (!resident.ok() || resident->stream) return resident;
     found = *std::move(resident);
   }
-  if (keeps) {
-    auto kept = ConnectToKept(/*start=*/true);
-    if (!kept.ok()) return kept.status();
-    found.stream = *std::move(kept);
-  } else if (purpose == BridgePurpose::kAsk) {
-    auto kept = ConnectToKept(/*start=*/false);
+  const bool start = purpose == BridgePurpose::kKeep || (keeps && HasKeptJobs());
+  if (keeps || purpose == BridgePurpose::kAsk) {
+    auto kept = ConnectToKept(start);
+    if (!kept.ok() && start) return kept.status();
     if (kept.ok()) found.stream = *std::move(kept);
   }
   return found;
@@ -238,7 +238,8 @@ int RunBridge(bool one_socket, BridgePurpose purpose) {
                      ? spawn::OneSpawner::Empty()
                      : spawn::OneSpawner::Start(loop, spawn::kOwnProgram);
   if (!spawner.ok()) return Fail(spawner.status());
-  Bridge bridge(*std::move(spawner), loop, BypassNotice(*resident));
+  Bridge bridge(*std::move(spawner), loop, BypassNotice(*resident),
+                purpose == BridgePurpose::kResumeKept);
   if (!WriteAll(one_socket ? STDIN_FILENO : STDOUT_FILENO, kReadyLine)) {
     return Fail(PosixError(errno, "greet the launcher"));
   }

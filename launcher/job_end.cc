@@ -5,7 +5,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/base/exit_code.h"
+#include "common/base/text.h"
 #include "launcher/report/collective_table.h"
 #include "launcher/report/failure_report.h"
 #include "launcher/report/result_json.h"
@@ -48,14 +50,20 @@ void JobEnd::SayReport() {
 void JobEnd::WriteFiles() {
   if (around_.timeline != nullptr) {
     absl::Status written = around_.timeline->Finish(facts_(), around_.loop.Now());
-    if (!written.ok()) Warn(absl::StrCat("dtrain: ", written.message()));
+    if (absl::IsDataLoss(written)) {
+      Warn(absl::StrCat("dtrain: ", written.message()));
+    } else if (!written.ok()) {
+      SayUnwritten(written);
+    }
   }
   if (around_.options.result_json.empty()) return;
   absl::Status written = report::WriteResult(around_.options.result_json, ResultJson());
-  if (!written.ok()) {
-    around_.router.Say(absl::StrCat("dtrain: ", written.message()));
-    if (exit_code_ == kExitOk) exit_code_ = kExitState;
-  }
+  if (!written.ok()) SayUnwritten(written);
+}
+
+void JobEnd::SayUnwritten(const absl::Status& why) {
+  around_.router.Say(absl::StrCat("dtrain: ", why.message()));
+  if (exit_code_ == kExitOk) exit_code_ = kExitState;
 }
 
 // With the summary the job is over for all who wait for it; then comes what they do not wait for.
@@ -100,9 +108,14 @@ void JobEnd::RunHook(loop::Task then) {
 void JobEnd::Settle() {
   const absl::Status settled = around_.records->Settle();
   if (!settled.ok()) around_.router.Say(absl::StrCat("dtrain: warning: ", settled.message()));
-  if (const absl::Status pruned = around_.records->PruneOthers(); !pruned.ok()) {
+  const auto pruned = around_.records->PruneOthers();
+  if (!pruned.ok()) {
     around_.router.Say(
-        absl::StrCat("dtrain: warning: old jobs were not removed: ", pruned.message()));
+        absl::StrCat("dtrain: warning: old jobs were not removed: ", pruned.status().message()));
+  } else if (!pruned->empty()) {
+    around_.router.Say(
+        absl::StrCat("dtrain: removed ", Count(pruned->size(), "ended job"),
+                     " that [history] does not keep: ", absl::StrJoin(*pruned, ", ")));
   }
   FinishOutput();
 }

@@ -50,6 +50,7 @@ class JobEnd {
  private:
   void SayReport();
   void WriteFiles();
+  void SayUnwritten(const absl::Status& why);
   void BeginDetached();
   void RunHook(loop::Task then);
   void Settle();

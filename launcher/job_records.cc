@@ -206,10 +206,11 @@ void JobRecords::Ended(loop::Task then) {
 absl::Status JobRecords::Settle() { return JobsWith(folder_).Settle(folder_); }
 
 // Not by the configuration with which the job was launched: that may be of long ago.
-absl::Status JobRecords::PruneOthers() const {
+absl::StatusOr<std::vector<std::string>> JobRecords::PruneOthers() const {
   const auto keep = history::ReadRetention(spec_.working_directory());
   if (!keep.ok()) return keep.status();
-  return JobsWith(folder_).PruneSome(*keep, absl::Now()).status();
+  const detached::Jobs jobs = JobsWith(folder_);
+  return jobs.PruneSome(*keep, jobs.SureTime(absl::Now(), keep->age));
 }
 
 absl::Status JobRecords::OpenLogs(uint64_t limit, detached::LogStore::Callbacks callbacks) {

@@ -74,8 +74,8 @@ class JobRecords {
   // Nothing is left to do. Blocks.
   absl::Status Settle();
   // Removes some jobs that have ended before, by the user's present configuration. Blocks, not for
-  // long.
-  absl::Status PruneOthers() const;
+  // long. Their ids.
+  absl::StatusOr<std::vector<std::string>> PruneOthers() const;
 
   // The output of the present attempt; no more than `limit` bytes of the job's are kept. Blocks.
   absl::Status OpenLogs(uint64_t limit, detached::LogStore::Callbacks callbacks);

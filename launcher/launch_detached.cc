@@ -108,10 +108,31 @@ bool IsLaunched(const detached::Jobs::AcceptedJob& job) {
   return !job.moved_to.empty() || job.folder.HasSummary() || (holder.ok() && *holder);
 }
 
-int TellKnown(const std::string& id, const std::string& moved_to) {
-  std::fprintf(stderr, "dtrain: this is %s, which was launched with this key before%s\n",
-               id.c_str(),
-               moved_to.empty() ? "" : absl::StrCat("; it is on ", Escape(moved_to)).c_str());
+// As the launch has ended that made it, or will end.
+int TellKnown(const detached::Jobs::AcceptedJob& job, bool no_wait) {
+  const std::string id = job.folder.id();
+  const std::string known =
+      absl::StrCat("dtrain: this is ", id, ", which was launched with this key before");
+  const bool here = job.moved_to.empty(), ended = here && job.folder.HasSummary();
+  const bool ran = job.folder.LastStanding().stage == detached::Standing::Stage::kRuns;
+  if (ended) {
+    const auto entry = job.folder.Entry();
+    const int code = entry.ok() && entry->exit_code() >= 0 ? entry->exit_code() : kExitAgentLost;
+    std::fprintf(stderr, "%s; it has ended with exit code %d%s\n", known.c_str(), code,
+                 ran ? ""
+                     : absl::StrCat(": `dtrain show ", id, "` tells why, and `dtrain rm ", id,
+                                    "` lets the next launch with this key try again")
+                           .c_str());
+    if (!ran && code != kExitOk) return code;
+  } else {
+    std::fprintf(stderr, "%s%s\n", known.c_str(),
+                 here ? "" : absl::StrCat("; it is on ", Escape(job.moved_to)).c_str());
+    if (here && !ran && !no_wait) {
+      detached::LauncherLog log(job.folder);
+      auto start = detached::LauncherStart::Watch(job.folder);
+      return WaitUntilItRuns(job.folder, start, log);
+    }
+  }
   TellId(id);
   return kExitOk;
 }
@@ -149,7 +170,9 @@ int LaunchElsewhere(const detached::Jobs& jobs, const cli::LaunchOptions& launch
   });
   if (!accepted.ok()) return Fail(accepted.status());
   const std::string id = accepted->folder.id();
-  if (accepted->was_there && IsLaunched(*accepted)) return TellKnown(id, accepted->moved_to);
+  if (accepted->was_there && IsLaunched(*accepted)) {
+    return TellKnown(*accepted, launch.detach.no_wait);
+  }
   const auto started = migrate::StartThere(jobs, accepted->folder, there, launch.detach.no_wait);
   if (!started.ok()) {
     std::fprintf(stderr, "dtrain: --launcher-on: %s\n",
@@ -233,7 +256,7 @@ int LaunchDetached(const cli::LaunchOptions& launch, v1::Spec spec) {
   if (!accepted.ok()) return Fail(accepted.status());
   const detached::JobFolder& job = accepted->folder;
   const std::string id = job.id();
-  if (accepted->was_there && IsLaunched(*accepted)) return TellKnown(id, accepted->moved_to);
+  if (accepted->was_there && IsLaunched(*accepted)) return TellKnown(*accepted, options.no_wait);
   detached::LauncherLog log(job);
   auto start = detached::LauncherStart::Begin(job, *supervisor);
   if (!start.ok()) return Fail(start.status());

@@ -79,6 +79,7 @@ void NodeLink::Connect() {
   };
   transport::Target target = target_;
   target.resume = resuming_;
+  target.keep = target_.keep && !(resuming_ && elsewhere_);
   connection_ = transport_.Connect(target, std::move(callbacks));
 }
 
@@ -109,6 +110,7 @@ void NodeLink::DialAnew() {
   };
   transport::Target target = target_;
   target.resume = true;
+  target.keep = target_.keep && !elsewhere_;
   spare_ = transport_.Connect(target, std::move(callbacks));
 }
 
@@ -153,6 +155,9 @@ void NodeLink::Closed(absl::Status status) {
     handlers_.on_closed(std::move(status));
     return;
   }
+  // A bridge cannot know which of a node's agents has the job: where one does not, or is not there,
+  // the other is asked next.
+  if (resuming_) elsewhere_ = !elsewhere_;
   auto report = [this, status] {
     absl::Status reason = connection_->CloseReason();
     if (reason.ok()) {

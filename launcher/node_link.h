@@ -160,6 +160,7 @@ class NodeLink {
   bool resumable_ = false;  // the agent said so, and workers may run there
   bool resuming_ = false;   // connected again or about to be, not welcomed yet
   bool takes_over_ = false;
+  bool elsewhere_ = false;  // with the node's resident agent, not with the user's private one
   // Until it was given up.
   std::optional<link::LinkCore> agent_;  // channel 0
   std::optional<link::LinkCore> job_;    // channel 1

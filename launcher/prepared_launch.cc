@@ -21,6 +21,7 @@
 #include "common/rpc/channel.h"
 #include "launcher/campaign_of.h"
 #include "launcher/code_of.h"
+#include "launcher/detached/ourselves.h"
 #include "launcher/layout_of.h"
 #include "launcher/plan/plan.h"
 #include "launcher/report/result_json.h"
@@ -102,7 +103,12 @@ PreparedLaunch::PreparedLaunch(loop::Loop& loop, cli::LaunchOptions options,
 
 absl::Status PreparedLaunch::PrepareFiles() {
   StartGrpc(beside_);
-  absl::Status opened = router_.Open();
+  if (records_ == nullptr) options_.job.job_id = absl::StrCat("dtrain-", os::RandomHex(6));
+  const v1::Launcher self = detached::Ourselves();
+  absl::Status opened =
+      router_.Open(options_.job.dry_run ? ""
+                                        : absl::StrCat("job ", options_.job.job_id, " (process ",
+                                                       self.pid(), " on ", self.host(), ")"));
   if (!opened.ok()) return opened;
   if (!options_.result_json.empty()) {
     absl::Status writable = report::CheckWritable("--result-json", options_.result_json);
@@ -149,7 +155,6 @@ absl::Status PreparedLaunch::PrepareHosts(const hosts::HostList& hosts) {
   if (!files.ok()) return files;
   options_.job.protocol = rpc::kProtocolVersion;
   options_.job.build = DTRAIN_VERSION;
-  if (records_ == nullptr) options_.job.job_id = absl::StrCat("dtrain-", os::RandomHex(6));
   if (options_.output.files) {
     options_.job.check_plan = [this](const plan::Plan& plan) {
       return options_.output.files->Check(LayoutOf(plan, options_.job.job_id));

@@ -15,6 +15,8 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -29,6 +31,7 @@ namespace {
 
 constexpr char kSocket[] = "shepherd.sock";
 constexpr char kRecord[] = "record";
+constexpr size_t kMostSockets = 64 << 20;  // the kernel's list of them
 
 std::string JobsPath(const std::string& state) { return absl::StrCat(state, "/jobs"); }
 
@@ -123,6 +126,25 @@ absl::StatusOr<v1::JobRecord> JobDirectory::Read() const {
     return absl::DataLossError(absl::StrCat(path, " is damaged"));
   }
   return record;
+}
+
+// The kernel tells everybody the name of its socket. One that dtrain-spawner has started has a
+// socket without such a name, and a cgroup.
+bool JobDirectory::HasShepherd(const spawn::JobKey& job) {
+  const std::string name = absl::StrCat(job.job_id, ".", job.attempt);
+  const auto sockets = os::ReadSmallFile("/proc/net/unix", kMostSockets);
+  if (sockets.ok() &&
+      absl::StrContains(*sockets, absl::StrCat("/jobs/", name, ".", job.uid, "/", kSocket, "\n"))) {
+    return true;
+  }
+  const std::string cgroup = absl::StrCat("/u", job.uid, "/", name, "/");
+  std::unique_ptr<DIR, int (*)(DIR*)> processes(opendir("/proc"), closedir);
+  while (const dirent* entry = processes == nullptr ? nullptr : readdir(processes.get())) {
+    if (!absl::ascii_isdigit(static_cast<unsigned char>(entry->d_name[0]))) continue;
+    const auto of = os::ReadSmallFile(absl::StrCat("/proc/", entry->d_name, "/cgroup"));
+    if (of.ok() && absl::StrContains(*of, cgroup)) return true;
+  }
+  return false;
 }
 
 absl::StatusOr<os::UniqueFd> JobDirectory::Connect() const {

@@ -39,6 +39,9 @@ class JobDirectory {
   absl::Status Write(const v1::JobRecord& record) const;
   // NOT_FOUND, DATA_LOSS: there is none, or it is damaged. Else it may be readable another time.
   absl::StatusOr<v1::JobRecord> Read() const;
+  // Whether its shepherd lives on this node, whichever agent has it: also where we may not enter
+  // that one's folder.
+  static bool HasShepherd(const spawn::JobKey& job);
   // To the shepherd that listens there.
   absl::StatusOr<os::UniqueFd> Connect() const;
   void Remove() const;

@@ -24,6 +24,9 @@ struct Identity {
   std::string notice = "";  // a warning that each launcher is given; empty: none
   // How long beyond its lease a job goes on whose launcher is connected and says nothing (ADR 14).
   Duration launcher_wait = Duration::zero();
+  // No other agent of this node has the job that a launcher comes back to, as far as its bridge
+  // sees.
+  bool last_asked = false;
 };
 
 // ---- events -------------------------------------------------------------------------------

@@ -171,7 +171,11 @@ void Sessions::RemoveEnded() {
 
 void Sessions::Resume(std::shared_ptr<Session::Stream> stream, const auth::Identity& peer,
                       const v1::Hello& hello) {
-  if (!self_.resumable) {
+  const auto has_shepherd = [&] {
+    return peer.account &&
+           JobDirectory::HasShepherd({peer.account->uid, hello.job_id(), hello.attempt()});
+  };
+  if (!self_.resumable && (!self_.last_asked || has_shepherd())) {
     // The node's resident agent is not back yet, and its bridge has done without.
     stream->Finish(absl::UnavailableError("no resident agent runs here"));
     return;
@@ -203,12 +207,16 @@ void Sessions::Resume(std::shared_ptr<Session::Stream> stream, const auth::Ident
         ": it was upgraded while the job ran, and ends the workers when the launcher's lease is "
         "over; upgrade agents across protocols when no job is running")));
   }
-  auto lost = lost_.find({peer.account->uid, hello.job_id(), hello.attempt()});
+  const auto lost = lost_.find({peer.account->uid, hello.job_id(), hello.attempt()});
+  if (lost != lost_.end()) return stream->Finish(absl::NotFoundError(lost->second));
+  // Not ours: that it is unknown here says nothing about it.
+  if (has_shepherd()) {
+    return stream->Finish(absl::UnavailableError(
+        "the job runs here under another agent, which has not come back yet"));
+  }
   stream->Finish(absl::NotFoundError(
-      lost != lost_.end()
-          ? lost->second
-          : absl::StrCat("this agent has no such job (any more): it ",
-                         "was restarted before the job began, or ", "has ended its workers")));
+      "this agent has no such job (any more): it was restarted before the job began, or has ended "
+      "its workers"));
 }
 
 bool Sessions::starting() const {

@@ -5,8 +5,10 @@
 #include <iterator>
 
 #include "absl/status/status.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "common/base/programs.h"
 #include "common/base/text.h"
 #include "launcher/cli/elastic_flags.h"
@@ -20,6 +22,7 @@
 #include "launcher/cli/programs.h"
 #include "launcher/cli/words.h"
 #include "launcher/cli/worker_command.h"
+#include "launcher/transport/words.h"
 
 namespace dtrain::cli {
 namespace {
@@ -290,6 +293,12 @@ void NameFilesFully(LaunchOptions& options) {
     if (!path->empty()) *path = std::filesystem::path(options.launched_in) / *path;
   }
   if (options.output.files) options.output.files->SeenFrom(options.launched_in);
+  // A program of --rsh without a slash in its name is looked for in PATH.
+  const auto words = transport::SplitWords(ways.rsh);
+  if (words.ok() && absl::StrContains(words->front(), '/') && words->front()[0] != '/') {
+    ways.rsh = absl::StrCat("'", absl::StrReplaceAll(options.launched_in, {{"'", R"('\'')"}}), "/'",
+                            absl::StripLeadingAsciiWhitespace(ways.rsh));
+  }
 }
 
 absl::StatusOr<LaunchOptions> ParseHosts(const std::vector<std::string>& words,

@@ -12,7 +12,9 @@
 #include <system_error>
 
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "common/base/text.h"
@@ -37,6 +39,7 @@ constexpr Duration kLockPatience = std::chrono::seconds(10);
 constexpr size_t kMostAtEnd = 100;
 constexpr size_t kAnyNumber = std::numeric_limits<size_t>::max();
 constexpr int kRemovalTries = 3;
+constexpr absl::Duration kBetweenSureLooks = absl::Hours(24);
 
 // The environment differs from one try to the next, and is gone when the job has ended.
 bool SameJob(const v1::Spec& a, const v1::Spec& b) {
@@ -356,9 +359,10 @@ absl::Status Jobs::RemoveRemains(absl::Span<const std::string> names) const {
       absl::StrCat("remove ended jobs from ", Path("jobs"), ": ", failed.message()));
 }
 
-absl::StatusOr<size_t> Jobs::RemoveAll(absl::Span<const v1::JobEntry> jobs, os::FileLock lock,
-                                       size_t most_remains) const {
-  size_t gone = 0;
+absl::StatusOr<std::vector<std::string>> Jobs::RemoveAll(absl::Span<const v1::JobEntry> jobs,
+                                                         os::FileLock lock,
+                                                         size_t most_remains) const {
+  std::vector<std::string> gone;
   std::vector<std::string> remains;
   {
     const os::FileLock until_moved = std::move(lock);
@@ -366,7 +370,7 @@ absl::StatusOr<size_t> Jobs::RemoveAll(absl::Span<const v1::JobEntry> jobs, os::
       absl::Status moved = MoveAway(job);
       // Another process was faster.
       if (!moved.ok() && !absl::IsNotFound(moved)) return moved;
-      if (moved.ok()) ++gone;
+      if (moved.ok()) gone.push_back(job.job_id());
     }
     auto names = NamesIn(Path("jobs"));
     if (!names.ok()) return names.status();
@@ -452,18 +456,43 @@ std::vector<v1::JobEntry> Jobs::Surplus(const Retention& most, absl::Time now,
   return jobs;
 }
 
-absl::StatusOr<size_t> Jobs::Prune(const Retention& most, absl::Time now) const {
+// The file has two times: the sure one, and that of the last call that may become it. Those that a
+// clock has left which was ahead are still to come, and do not count.
+absl::Time Jobs::SureTime(absl::Time now, absl::Duration age) const {
+  if (age == absl::ZeroDuration()) return now;
+  int64_t sure = 0, last = 0;
+  if (const auto text = os::ReadSmallFile(Path("looks")); text.ok()) {
+    const std::vector<std::string> words = absl::StrSplit(*text, ' ');
+    if (words.size() != 2 || !absl::SimpleAtoi(words[0], &sure) ||
+        !absl::SimpleAtoi(words[1], &last)) {
+      sure = last = 0;
+    }
+  }
+  const int64_t seconds = absl::ToUnixSeconds(now);
+  if (sure > seconds) sure = 0;
+  if (last > seconds) last = 0;
+  if (last == 0 || seconds - last >= absl::ToInt64Seconds(std::min(age, kBetweenSureLooks))) {
+    if (last != 0) sure = last;
+    os::ReplaceFile(Path("looks"), absl::StrCat(sure, " ", seconds)).IgnoreError();
+  }
+  return sure == 0 ? absl::InfinitePast() : absl::FromUnixSeconds(sure);
+}
+
+absl::StatusOr<std::vector<std::string>> Jobs::Prune(const Retention& most, absl::Time now) const {
   if (absl::Status listed = List().status(); !listed.ok()) return listed;
   auto lock = Lock(kLockPatience);
-  if (absl::IsNotFound(lock.status())) return 0;  // no job was ever launched
+  // No job was ever launched.
+  if (absl::IsNotFound(lock.status())) return std::vector<std::string>();
   if (!lock.ok()) return lock.status();
   const std::vector<v1::JobEntry> jobs = Surplus(most, now, kAnyNumber);
   return RemoveAll(jobs, *std::move(lock), kAnyNumber);
 }
 
-absl::StatusOr<size_t> Jobs::PruneSome(const Retention& most, absl::Time now) const {
+absl::StatusOr<std::vector<std::string>> Jobs::PruneSome(const Retention& most,
+                                                         absl::Time now) const {
   auto lock = Lock(Duration::zero());
-  if (absl::IsUnavailable(lock.status())) return 0;  // whoever has it may prune; the next one will
+  // Whoever has it may prune; the next one will.
+  if (absl::IsUnavailable(lock.status())) return std::vector<std::string>();
   if (!lock.ok()) return lock.status();
   const std::vector<v1::JobEntry> jobs = Surplus(most, now, kMostAtEnd);
   return RemoveAll(jobs, *std::move(lock), kMostAtEnd);

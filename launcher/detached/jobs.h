@@ -33,6 +33,7 @@ struct Retention {
 //   keys/KEY     the id of the job that was accepted with it
 //   index        jobs that have ended; rebuilt where it is missing or damaged
 //   lock         held while a job is made or removed
+//   looks        when ages were looked at (SureTime)
 //   moved/JOB    one that went to another machine (MovedJob)
 //   incoming/JOB one that comes from there (IncomingJob)
 //   lost+found/  folders of jobs whose journals are damaged
@@ -91,11 +92,15 @@ class Jobs {
   absl::Status Settle(const JobFolder& job) const;
   // FAILED_PRECONDITION: it has not ended.
   absl::Status Remove(const JobFolder& job) const;
-  // Removes ended jobs until these limits hold. Returns how many.
-  absl::StatusOr<size_t> Prune(const Retention& most, absl::Time now) const;
+  // The time up to which ages are counted: that of an earlier call, a day (or `age`, if that is
+  // less) before `now`. So a clock that is ahead for one launch makes no job old. InfinitePast:
+  // there was none.
+  absl::Time SureTime(absl::Time now, absl::Duration age) const;
+  // Removes ended jobs until these limits hold. Returns their ids.
+  absl::StatusOr<std::vector<std::string>> Prune(const Retention& most, absl::Time now) const;
   // A part of that, for the end of a launcher, which has added its own job: the hundred oldest at
   // most, and none while another process has the lock.
-  absl::StatusOr<size_t> PruneSome(const Retention& most, absl::Time now) const;
+  absl::StatusOr<std::vector<std::string>> PruneSome(const Retention& most, absl::Time now) const;
 
  private:
   std::string Path(absl::string_view name) const;
@@ -108,8 +113,8 @@ class Jobs {
   absl::Status MoveAway(const v1::JobEntry& job) const;
   absl::Status RemoveRemains(absl::Span<const std::string> names) const;
   std::vector<v1::JobEntry> Surplus(const Retention& most, absl::Time now, size_t at_most) const;
-  absl::StatusOr<size_t> RemoveAll(absl::Span<const v1::JobEntry> jobs, os::FileLock lock,
-                                   size_t most_remains) const;
+  absl::StatusOr<std::vector<std::string>> RemoveAll(absl::Span<const v1::JobEntry> jobs,
+                                                     os::FileLock lock, size_t most_remains) const;
 
   std::string place_;
 };

@@ -23,6 +23,9 @@ class LauncherStart {
   // spec.
   static absl::StatusOr<LauncherStart> Begin(const JobFolder& job, Supervisor by);
 
+  // One that somebody else has started.
+  static LauncherStart Watch(const JobFolder& job) { return LauncherStart(job, Standing()); }
+
   enum class End { kReached, kOver, kGivenUp };
   // Until a launcher that was not there before us has come so far, or it is sure that none will
   // (kOver), or `go_on`, asked many times a second, does not want to wait any longer.

@@ -138,12 +138,15 @@ int Prune(const Options& options) {
   keep->age = options.keep_age.value_or(keep->age);
   keep->jobs = options.keep_jobs.value_or(keep->jobs);
   keep->bytes = options.keep_bytes.value_or(keep->bytes);
-  const auto gone = jobs->Prune(*keep, absl::Now());
+  // An age that is typed is meant by the clock of now.
+  const absl::Time now = absl::Now();
+  const auto gone = jobs->Prune(*keep, options.keep_age ? now : jobs->SureTime(now, keep->age));
   if (!gone.ok()) return Fail(options, gone.status());
   if (options.json) {
-    status::PrintJson({{"removed", *gone}});
+    status::PrintJson({{"removed", gone->size()}});
   } else {
-    status::Print(absl::StrCat("removed ", Count(*gone, "job"), "\n"));
+    status::Print(absl::StrCat("removed ", Count(gone->size(), "job"), gone->empty() ? "" : ": ",
+                               absl::StrJoin(*gone, ", "), "\n"));
   }
   return kExitOk;
 }

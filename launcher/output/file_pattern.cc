@@ -2,6 +2,7 @@
 #include "launcher/output/file_pattern.h"
 
 #include <algorithm>
+#include <climits>
 #include <filesystem>
 
 #include "absl/container/flat_hash_map.h"
@@ -70,6 +71,18 @@ void FilePattern::SeenFrom(const std::string& directory) {
 bool FilePattern::HasStream() const {
   return std::any_of(pieces_.begin(), pieces_.end(),
                      [](const Piece& piece) { return piece.letter == 's'; });
+}
+
+std::string FilePattern::LockName() const {
+  std::string name = ".";
+  for (const Piece& piece : pieces_) {
+    if (piece.letter == 'j') return "";
+    if (piece.letter != 0) absl::StrAppend(&name, "%", std::string(1, piece.letter));
+    name += piece.text;
+  }
+  std::replace(name.begin(), name.end(), '/', '+');
+  name += ".lock";
+  return name.size() <= NAME_MAX ? name : "";
 }
 
 std::string FilePattern::Name(const Layout& layout, Rank rank, v1::StreamKind stream) const {

@@ -28,6 +28,9 @@ class FilePattern {
   void SeenFrom(const std::string& directory);
   // Whether the two streams of a rank have files of their own.
   bool HasStream() const;
+  // Of a file in folder() that jobs which would write to the same files have in common. Empty:
+  // their ids are in the names, or these are too long.
+  std::string LockName() const;
   // Below folder().
   std::string Name(const Layout& layout, Rank rank, v1::StreamKind stream) const;
 

@@ -6,9 +6,11 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <map>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/posix_error.h"
@@ -23,15 +25,22 @@ namespace {
 
 // Folders of the files that are kept open between writes.
 constexpr size_t kMostFolders = 64;
+// For the launcher before us to be gone.
+constexpr Duration kLockPatience = std::chrono::seconds(1);
+constexpr size_t kMostHolder = 200;
 
 }  // namespace
 
 LogNames NamesInDirectory(std::string folder) {
-  return {"--log-dir", std::move(folder), /*one_stream=*/true,
+  return {"--log-dir",
+          std::move(folder),
+          /*one_stream=*/true,
           [](Rank rank, v1::StreamKind stream) {
             return absl::StrFormat("rank-%05d.%s", rank.value(),
                                    stream == v1::STREAM_KIND_STDERR ? "err" : "out");
-          }};
+          },
+          /*goes_on=*/false,
+          ".dtrain.lock"};
 }
 
 struct LogFiles::Directory {
@@ -118,7 +127,10 @@ struct LogFiles::Directory {
 LogFiles::LogFiles(loop::Loop& loop, LogNames names, Callbacks callbacks)
     : loop_(loop), names_(std::move(names)), callbacks_(std::move(callbacks)) {}
 
-LogFiles::~LogFiles() { *alive_ = false; }
+LogFiles::~LogFiles() {
+  *alive_ = false;
+  Unlock();
+}
 
 absl::Status LogFiles::Open() {
   const std::string& path = names_.folder;
@@ -133,7 +145,45 @@ absl::Status LogFiles::Open() {
     return PosixError(errno, absl::StrCat(names_.flag, ": make files in ", Escape(path)));
   }
   directory_ = std::move(directory);
+  absl::Status locked = Lock();
+  if (locked.ok()) return locked;
+  directory_.reset();
+  if (!names_.goes_on) return locked;
+  failed_ = true;
+  callbacks_.on_error(std::move(locked));
   return absl::OkStatus();
+}
+
+// Where there are no locks, as on some file servers, or another user's file is in the way, nothing
+// keeps others away.
+absl::Status LogFiles::Lock() {
+  if (names_.lock.empty()) return absl::OkStatus();
+  const int folder = directory_->fd.get();
+  struct stat info;
+  const bool there = fstatat(folder, names_.lock.c_str(), &info, AT_SYMLINK_NOFOLLOW) == 0;
+  // The lock has words in it, which must not go into anything else.
+  if (there && (!S_ISREG(info.st_mode) || info.st_uid != geteuid() || info.st_nlink != 1)) {
+    return absl::OkStatus();
+  }
+  const std::string path = absl::StrCat("/proc/self/fd/", folder, "/", names_.lock);
+  auto lock = os::FileLock::Take(path, absl::StrCat(names_.holder, "\n"),
+                                 names_.goes_on ? kLockPatience : Duration::zero());
+  if (lock.ok()) lock_ = *std::move(lock);
+  if (!absl::IsUnavailable(lock.status())) return absl::OkStatus();
+  const auto holder = os::ReadSmallFile(path);
+  const std::string who(
+      absl::StripAsciiWhitespace(holder.ok() ? absl::string_view(*holder) : absl::string_view()));
+  return absl::UnavailableError(
+      absl::StrCat(names_.flag, ": ", who.empty() ? "another job" : Escape(who, kMostHolder),
+                   " writes to these files in ", Escape(names_.folder),
+                   "; wait for its end, or name others, as with --output 'logs/%j/%r.log'"));
+}
+
+// Nobody has opened it since who does not find out.
+void LogFiles::Unlock() {
+  if (!lock_) return;
+  (void)unlinkat(directory_->fd.get(), names_.lock.c_str(), 0);
+  lock_.reset();
 }
 
 void LogFiles::Write(Rank rank, v1::StreamKind stream, absl::string_view bytes) {
@@ -188,10 +238,16 @@ void LogFiles::Done(size_t bytes, absl::Status status) {
 void LogFiles::Finish(loop::Task task) {
   for (auto& [id, line] : lines_) FlushLine(id, line);
   lines_.clear();
+  auto then = [this, task = std::move(task)]() mutable {
+    Unlock();
+    task();
+  };
   if (queued_writes_ == 0) {
-    loop_.Post(std::move(task));
+    loop_.Post([alive = alive_, then = std::move(then)]() mutable {
+      if (*alive) then();
+    });
   } else {
-    when_idle_ = std::move(task);
+    when_idle_ = std::move(then);
   }
 }
 

@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -15,6 +16,7 @@
 #include "common/base/ids.h"
 #include "common/loop/loop.h"
 #include "common/loop/threads.h"
+#include "common/os/file_lock.h"
 #include "dtrain/v1/job.pb.h"
 #include "launcher/output/line_splitter.h"
 
@@ -27,6 +29,9 @@ struct LogNames {
   bool one_stream = true;  // each stream has a file of its own; false: both of a rank share one
   std::function<std::string(Rank, v1::StreamKind)> name;  // below `folder`, with folders
   bool goes_on = false;  // what is in them is this job's, and stays
+  // The file in `folder` whose lock keeps other jobs from the same files, and what they are told of
+  // who has it; empty: there is none.
+  std::string lock = {}, holder = {};
 };
 
 // --log-dir: rank-00003.out and rank-00003.err.
@@ -48,14 +53,16 @@ class LogFiles {
   LogFiles(const LogFiles&) = delete;
   LogFiles& operator=(const LogFiles&) = delete;
 
-  // Makes the folder where it is missing. Fails with the path and the cause.
+  // Makes the folder where it is missing. Fails with the path and the cause; UNAVAILABLE: another
+  // job writes there. A job that goes on does so without the files then.
   absl::Status Open();
 
   void Write(Rank rank, v1::StreamKind stream, absl::string_view bytes);
   // The stream is over: its file is there, even if empty, and has its last line.
   void End(Rank rank, v1::StreamKind stream);
   size_t queued_bytes() const { return queued_bytes_; }
-  // No stream has more. Calls `task` when all that was given is written or has failed.
+  // No stream has more. Calls `task` when all that was given is written or has failed, and another
+  // job may have the files.
   void Finish(loop::Task task);
 
  private:
@@ -65,6 +72,8 @@ class LogFiles {
   void FlushLine(const StreamId& id, LineSplitter& line);
   void Queue(Rank rank, v1::StreamKind stream, std::string bytes);
   void Done(size_t bytes, absl::Status status);
+  absl::Status Lock();
+  void Unlock();
 
   loop::Loop& loop_;
   const LogNames names_;
@@ -77,6 +86,7 @@ class LogFiles {
   std::map<StreamId, LineSplitter> lines_;  // that have not ended, unless one_stream
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   std::shared_ptr<Directory> directory_;  // after Open the thread's alone
+  std::optional<os::FileLock> lock_;
   loop::BlockingPool thread_{1};
 };
 

@@ -61,10 +61,12 @@ OutputRouter::OutputRouter(loop::Loop& loop, Options options, Callbacks callback
 
 OutputRouter::~OutputRouter() { *alive_ = false; }
 
-absl::Status OutputRouter::Open() {
+absl::Status OutputRouter::Open(std::string holder) {
   if (options_.log_dir.empty() && !options_.files) return absl::OkStatus();
   LogNames names = Names();
   names.goes_on = options_.goes_on;
+  names.holder = std::move(holder);
+  if (names.holder.empty()) names.lock.clear();
   LogFiles::Callbacks callbacks;
   callbacks.on_error = [this, flag = names.flag](const absl::Status& why) {
     if (callbacks_.on_warning) {
@@ -79,10 +81,14 @@ absl::Status OutputRouter::Open() {
 
 LogNames OutputRouter::Names() const {
   if (!options_.files) return NamesInDirectory(options_.log_dir);
-  return {"--output", options_.files->folder(), options_.files->HasStream(),
+  return {"--output",
+          options_.files->folder(),
+          options_.files->HasStream(),
           [this](Rank rank, v1::StreamKind stream) {
             return options_.files->Name(layout_, rank, stream);
-          }};
+          },
+          /*goes_on=*/false,
+          options_.files->LockName()};
 }
 
 void OutputRouter::SetLayout(Layout layout) {

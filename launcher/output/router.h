@@ -48,9 +48,9 @@ class OutputRouter {
   OutputRouter(const OutputRouter&) = delete;
   OutputRouter& operator=(const OutputRouter&) = delete;
 
-  // Makes the folder of the log files and proves that they can be made there. Before any worker
-  // starts.
-  absl::Status Open();
+  // Makes the folder of the log files and proves that they can be made there, and that no other job
+  // writes to them: to those it says that `holder` does (empty: nothing). Before any worker starts.
+  absl::Status Open(std::string holder = "");
   // Before the first Deliver: decides whether lines get a tag, which are shown and where they go.
   void SetLayout(Layout layout);
 

@@ -55,6 +55,7 @@ Json NodesJson(const JobFacts& facts) {
   Json json = Json::array();
   for (const job::NodeView& node : facts.nodes) {
     Json one = {{"host", node.host}, {"joined", node.joined}};
+    if (node.joined && node.gone && !node.let_go) one["lost"] = true;
     if (node.joined) {
       one["hostname"] = node.inventory.hostname();
       one["machine"] = node.inventory.machine();

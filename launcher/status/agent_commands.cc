@@ -108,11 +108,17 @@ absl::StatusOr<std::unique_ptr<AgentCommands>> AgentCommands::Make(const Command
   if (options.command != "ps" || options.names_hosts) {
     if (absl::Status read = ReadHosts(options, launch, hosts); !read.ok()) return read;
   }
+  return Of(hosts, launch.transport, options);
+}
+
+absl::StatusOr<std::unique_ptr<AgentCommands>> AgentCommands::Of(const hosts::HostList& hosts,
+                                                                 const transport::WayOptions& ways,
+                                                                 const CommandOptions& options) {
   std::unique_ptr<AgentCommands> commands(new AgentCommands(options));
-  auto agents = nodes::Agents::Make(hosts, launch.transport);
+  auto agents = nodes::Agents::Make(hosts, ways);
   if (!agents.ok()) return agents.status();
   commands->agents_ = *std::move(agents);
-  commands->patience_ = launch.transport.connect_timeout;
+  commands->patience_ = ways.connect_timeout;
   commands->here_ = hosts.entries.empty();
   return commands;
 }

@@ -28,6 +28,10 @@ namespace dtrain::status {
 class AgentCommands {
  public:
   static absl::StatusOr<std::unique_ptr<AgentCommands>> Make(const CommandOptions& options);
+  // Those of `hosts`, which are some.
+  static absl::StatusOr<std::unique_ptr<AgentCommands>> Of(const hosts::HostList& hosts,
+                                                           const transport::WayOptions& ways,
+                                                           const CommandOptions& options);
 
   // Those of the one host that `options` names for its page, for the page's server.
   static absl::StatusOr<std::unique_ptr<nodes::Agents>> OfOneHost(const CommandOptions& options);
@@ -35,6 +39,8 @@ class AgentCommands {
   // Asks them all.
   void Ask();
   std::vector<AgentJob> jobs() const { return JobsOf(told_); }
+  // There is an agent on each host, and it has answered.
+  bool AllTold() const { return told_.size() == answers_.size(); }
   // Hosts that have not answered, "HOST: WHY".
   std::vector<std::string> silent() const { return here_ ? std::vector<std::string>() : silent_; }
 

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -13,6 +14,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "common/base/clock.h"
@@ -20,8 +22,11 @@
 #include "common/http/client.h"
 #include "common/os/pidfd.h"
 #include "common/os/process_tree.h"
+#include "launcher/cli/options.h"
+#include "launcher/cli/recorded.h"
 #include "launcher/detached/jobs.h"
 #include "launcher/detached/ourselves.h"
+#include "launcher/status/agent_commands.h"
 #include "launcher/status/cells.h"
 #include "launcher/status/find_job.h"
 #include "launcher/status/log_printer.h"
@@ -41,6 +46,9 @@ constexpr size_t kMostEnded = 500;
 constexpr int kPollMs = 100;
 constexpr int kStopTries = 3;
 constexpr size_t kPiece = 256 << 10;
+constexpr size_t kMostOfHost = 255;
+// --away, where nothing is started again.
+constexpr Duration kUsualAway = std::chrono::hours(1);
 // Of a job's folder, not from its launcher.
 constexpr const char* kFromFolder[] = {"held_by", "supervisor", "launcher_restarts"};
 // A launcher that has the job listens soon; without a runtime directory it never does.
@@ -326,10 +334,73 @@ absl::Status StopOnce(const detached::JobFolder& job) {
   return absl::IsNotFound(stopped) ? absl::OkStatus() : stopped;
 }
 
+// Hosts that it lost: its workers may live on there when it has ended.
+std::vector<std::string> LostHosts(const detached::JobFolder& job) {
+  std::vector<std::string> lost;
+  const auto summary = job.ReadSummary();
+  if (!summary.ok()) return lost;
+  const Json json = Json::parse(*summary, nullptr, /*allow_exceptions=*/false);
+  for (const Json& node : At(json, "nodes")) {
+    if (At(node, "lost") == Json(true)) lost.push_back(Text(At(node, "host"), kMostOfHost));
+  }
+  return lost;
+}
+
+// With the ways that it was launched with.
+absl::StatusOr<cli::LaunchOptions> LaunchOf(const detached::JobFolder& job) {
+  const auto spec = job.ReadSpec();
+  if (!spec.ok()) return spec.status();
+  cli::Surroundings then = cli::SurroundingsOf(*spec);
+  then.environment = cli::ProcessSurroundings().environment;  // its own is gone
+  auto command = cli::ParseLaunch({spec->argv().begin(), spec->argv().end()}, then);
+  if (!command.ok()) return command.status();
+  // Hosts of a scheduler's allocation are no more known.
+  cli::LoadHosts(command->launch, then).IgnoreError();
+  return std::move(command->launch);
+}
+
+// Of a job that has ended: on hosts that it lost.
+absl::Status StopLeftWorkers(const detached::JobFolder& job, CommandOptions options) {
+  const absl::Status none = absl::NotFoundError(absl::StrCat(job.id(), " has ended already"));
+  const std::vector<std::string> lost = LostHosts(job);
+  if (lost.empty()) return none;
+  const auto entry = job.Entry();
+  if (!entry.ok()) return entry.status();
+  auto launch = LaunchOf(job);
+  if (!launch.ok()) return launch.status();
+  const job::JobOptions& options_then = launch->job;
+  const absl::Time gone =
+      absl::FromUnixNanos(entry->ended_unix_nanos()) +
+      absl::FromChrono(
+          std::max<Duration>(launch->detach.away.value_or(kUsualAway), options_then.lease) +
+          options_then.grace);
+  if (absl::Now() > gone) return none;
+  hosts::HostList hosts;
+  for (const std::string& name : lost) {
+    const auto& known = launch->hosts.entries;
+    const auto at = std::find_if(known.begin(), known.end(),
+                                 [&](const hosts::HostEntry& host) { return host.host == name; });
+    hosts.entries.push_back(at != known.end() ? *at : hosts::HostEntry());
+    hosts.entries.back().host = name;
+  }
+  options.job = job.id();
+  auto agents = AgentCommands::Of(hosts, launch->transport, options);
+  if (!agents.ok()) return agents.status();
+  const auto left = (*agents)->Find();
+  if (left.ok() && left->lives()) return (*agents)->Stop(*left);
+  if (!left.ok() && !absl::IsNotFound(left.status())) return left.status();
+  if ((*agents)->AllTold()) return none;
+  return absl::UnavailableError(absl::StrCat(
+      job.id(), " has lost ", absl::StrJoin(lost, ", "), ", where its workers may live on until ",
+      story::ShownTime(absl::ToUnixNanos(gone)), ": ",
+      left.ok() ? "not all of these hosts have an agent that answers" : left.status().message(),
+      "; repeat `dtrain stop` when its agent answers"));
+}
+
 }  // namespace
 
 absl::Status StopDetached(const detached::JobFolder& job, const CommandOptions& options) {
-  if (job.HasSummary()) return absl::NotFoundError(absl::StrCat(job.id(), " has ended already"));
+  if (job.HasSummary()) return StopLeftWorkers(job, options);
   absl::Status there;
   // One that was killed at that moment has not heard us, and has a successor.
   for (int tries = 0; tries < kStopTries; ++tries) {

@@ -14,8 +14,9 @@ import leftovers
 import pytest
 from detached import STATE, Job, launch, launchers, minders, stop_all
 from launching import wait_until
+from residents import STATE as AGENT_STATE
 from residents import Resident
-from test_resident import identity
+from test_resident import identity, shepherds
 
 LEASE, GRACE = 3, 1
 FLAGS = ["--lease", f"{LEASE}s", "--grace", f"{GRACE}s"]
@@ -197,6 +198,99 @@ def test_a_key_is_one_job(cluster, residents, ended):
     job.wait(60)
 
 
+@pytest.mark.parametrize("flags", [["-H", "nosuchhost:1"], ["--no-wait", "-H", "nosuchhost:1"],
+                                   ["-H", "node0:1", "--wdir", "/nonexistent"]])
+def test_a_key_of_a_job_that_never_ran_is_no_success(cluster, residents, flags):
+    """The end is told again. Once the job is removed, its key is that of a new one."""
+    args = ["-d", "--key", "k1", *FLAGS, *flags, "--", "true"]
+    first = cluster.launch(args)
+    code = 0 if "--no-wait" in flags else first.code
+    assert first.code == code, first
+    job = wait_until(lambda: next(iter((cluster.head.base / STATE / "jobs").glob("dtrain-*")), None), 10, "no job").name
+    code = Job(cluster, job).wait()["exit_code"]
+    assert code != 0
+    for _ in range(2):
+        again = cluster.launch(args)
+        assert again.code == code and again.out == "" and f"{job}, which was launched with this key" in again.err, again
+    cluster.head.run([cluster.programs / "dtrain", "rm", job])
+    assert cluster.launch(args).code == first.code
+
+
+def test_a_key_of_a_job_that_has_run_is_that_job(cluster, residents):
+    args = ["--key", "k2", *FLAGS, *cluster.hosts_flag(1), "--", "sh", "-c", "sleep 0.2; exit 9"]
+    job = launch(cluster, args)
+    assert job.wait()["exit_code"] == 9
+    again = cluster.launch(["-d", *args])
+    assert again.code == 0 and again.out == job.id + "\n" and "ended with exit code 9" in again.err, again
+
+
+# The agent is back later than its launcher looks for it, as with RestartSec=1 and without a socket of systemd's.
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_an_agent_that_is_away_for_a_moment_costs_nothing(cluster, residents, ended, how):
+    job = launch(cluster, ["--lease", "10s", *cluster.hosts_flag(1), "-x", "CODE=0", "--", *COUNTS])
+    before = all_workers(cluster)
+    agent = residents[1]
+    agent.process.send_signal(how)
+    agent.process.wait(10)
+    # Its launcher looks for it twice at least, and finds none.
+    time.sleep(1.2)
+    agent.start()
+    status = cluster.head.run([cluster.programs / "dtrain", "status", job.id])
+    assert "running" in status.stdout, status
+    wait_until(lambda: b"1:" in job.output(1), 10, job.log)
+    assert all_workers(cluster) == before
+    ended()
+    assert job.wait()["exit_code"] in range(1, cluster.size)  # a rank's own, with which it ends the others
+    for rank in range(cluster.size):
+        counted = [line for line in job.output(rank).decode().splitlines() if ":" in line]
+        assert counted == [f"{rank}:{i + 1}" for i in range(len(counted))]
+
+
+@pytest.mark.launcher_killed
+def test_the_next_launcher_has_the_log_files_of_the_first(cluster, residents, ended):
+    args = ["--log-dir", "/root/work/logs", *FLAGS, "-H", "node0:1", "-x", "CODE=0", "--", *COUNTS]
+    work = cluster.work()
+    job = launch(cluster, args)
+    refused = cluster.launch(["-d", *args])
+    assert refused.code == 200 and f"{job.id} (process " in refused.err, refused
+    job.kill_launcher()
+    job.start_launcher()
+    wait_until(lambda: job.holder.get("generation") == 2 and job.holder["stage"] == "runs", 60, lambda: job.holder)
+    refused = cluster.launch(args)
+    assert refused.code == 200 and f"{job.id} (process " in refused.err, refused
+    ended()
+    job.wait()
+    # What the first had written and not yet noted comes twice.
+    assert {*(work / "logs/rank-00000.out").read_bytes().splitlines()} == {*job.output(0).splitlines()}
+    assert not (work / "logs/.dtrain.lock").exists()
+
+
+def test_a_stop_reaches_the_workers_of_a_host_that_was_lost(cluster, residents):
+    job = launch(cluster, ["--lease", "2s", "--grace", "1s", "--away", "300s", "-H", "node0:1,node1:1", "--", "sleep", "298"])
+    agent = residents[1]
+    agent.kill()
+    assert job.wait()["exit_code"] == 202
+    assert sleepers(agent.host)
+    silent = job.stop()
+    assert silent.returncode == 1 and "has lost node1, where its workers may live on" in silent.stderr, silent
+    agent.start()
+    stopped = job.stop()
+    assert stopped.returncode == 0, stopped
+    assert not sleepers(agent.host)
+    again = job.stop()
+    assert again.returncode == 1 and "has ended already" in again.stderr, again
+    # For a day it keeps how they ended.
+    agent.kill()
+    for pid in shepherds(agent.host):
+        os.kill(pid, signal.SIGKILL)
+    shutil.rmtree(agent.host.path(f"{AGENT_STATE}/jobs"))
+    agent.start()
+
+
+def sleepers(host):
+    return [line for _, state, line in leftovers.processes(host) if line == "sleep 298" and state != "Z"]
+
+
 @pytest.mark.launcher_killed
 def test_restarts_go_on_with_the_next_launcher(cluster, residents, ended):
     # The second attempt fails when the next launcher has it, however late that is.
@@ -316,6 +410,27 @@ def private(cluster):
                 shutil.rmtree(folder)
 
 
+# The launchers of both jobs then find two agents there, and ask the one that has theirs.
+@pytest.mark.launcher_killed
+def test_a_private_agent_that_came_meanwhile_is_not_taken_for_the_resident_one(cluster, residents, private, ended):
+    job = launch(cluster, ["--lease", "10s", "-H", "node1:1", "--", "sleep", "298"])
+    agent = residents[1]
+    agent.kill()
+    other = launch(cluster, ["--lease", "10s", "--bind", "none", "-H", "node1:1", "-x", "CODE=0", "--", *COUNTS])
+    assert len(private()) == 1
+    agent.start()
+    wait_until(lambda: agent.log.count(f'job="{job.id}"') > 1, 20, lambda: f"{agent.log}\n{job.log}")
+    for each in (job, other):
+        each.kill_launcher()
+        each.start_launcher()
+        wait_until(lambda each=each: each.holder.get("generation") == 2 and each.holder["stage"] == "runs", 20,
+                   lambda each=each: each.log)
+    assert job.stop().returncode == 0 and not sleepers(agent.host)
+    job.wait()
+    ended()
+    assert other.wait()["exit_code"] == 0
+
+
 @pytest.mark.launcher_killed
 def test_over_ssh_a_job_outlives_its_launcher_too(cluster, private, ended):
     job = launch(cluster, [*FLAGS, *cluster.hosts_flag(1), "-x", "CODE=40", "--", *COUNTS])
@@ -411,6 +526,7 @@ def test_old_jobs_go_when_one_ends(cluster, residents):
             jobs[-1].wait()
         # Each removes all but one of those before it, and never itself.
         assert [job.folder.exists() for job in [kept, *jobs]] == [True, False, False, True]
+        assert f"removed 1 ended job that [history] does not keep: {jobs[1].id}\n" in jobs[2].log
         # A mistake that comes later is a line in the log, and the job is over as ever.
         config.write_text("[history]\njobs = 1\n")
         last = launch(cluster, [*FLAGS, *cluster.hosts_flag(1), "--", "sh", "-c",

@@ -568,6 +568,12 @@ def test_h14_log_files_beyond_the_limit(cluster):
     assert len(kept) <= 16 << 10 and lines.startswith(kept)
 
 
+@pytest.mark.parametrize("flag", ["--timeline", "--result-json"])
+def test_a_file_that_was_asked_for_and_cannot_be_written(cluster, flag):
+    result = cluster.launch(["-q", "-H", "node0:1", flag, "/dev/full", "--", "true"])
+    assert result.code == 207 and "/dev/full: No space left on device" in result.err, result
+
+
 def test_h14_a_timeline_beyond_the_limit(cluster):
     result = cluster.start_launch(
         ["-H", "node0:64", "--timeline", "/root/work/trace.json", "--", "sh", "-c", "exit 3"],

@@ -169,6 +169,34 @@ def test_log_dir_keeps_a_file_for_each_rank_and_stream(cluster):
     assert kept >= {f"{kind} {rank}\n" for kind in ("out", "err") for rank in range(4)}
 
 
+@pytest.mark.launcher_killed
+@pytest.mark.parametrize("flags", [["--log-dir", "logs"], ["--output", "logs/%h-%r.log"]])
+def test_files_of_output_belong_to_one_job_at_a_time(cluster, flags):
+    work = cluster.work()
+    first = cluster.start_launch([*flags, "--bind", "none", "-np", "1", "--", "sh", "-c",
+                                  "echo first; while [ ! -e end ]; do sleep 0.05; done; echo end"], cwd="/root/work")
+    wait_until(lambda: any("first" in path.read_text() for path in work.glob("logs/*")), 10, "no output")
+    second = cluster.launch([*flags, "--bind", "none", "-np", "1", "--", "touch", "started"], cwd="/root/work")
+    assert second.code == 200 and second.out == "", second
+    assert re.search(r"job dtrain-\w+ \(process \d+ on \w+\) writes to these files in", second.err), second
+    other = launch_ok(cluster, ["--output", "logs/%j.log", "--bind", "none", "-np", "1", "--", "echo", "other"],
+                      cwd="/root/work")
+    assert other.out == "other\n"
+    assert not (work / "started").exists()
+    assert [path.read_text() for path in work.glob("logs/*") if path.name[0] != "."].count("first\n") == 1
+    (work / "end").touch()
+    assert first.wait(10).code == 0
+    assert "first\nend\n" in [path.read_text() for path in work.glob("logs/*")]
+    assert not [path for path in work.glob("logs/.*")], "the lock stays"
+    # A lock that a launcher has left which was killed is nobody's.
+    (work / "end").unlink()
+    third = cluster.start_launch([*flags, "--bind", "none", "-np", "1", "--", "sh", "-c", "echo third; sleep 300"],
+                                 cwd="/root/work")
+    third.wait_for("third")
+    third.kill()
+    launch_ok(cluster, [*flags, "--bind", "none", "-np", "1", "--", "echo", "fourth"], cwd="/root/work")
+
+
 def test_stdin_goes_to_rank_0_or_all_or_none(cluster):
     worker = ["--tag-output", "rank", *cluster.hosts_flag(1), "--", "wc", "-c"]
     for who, counts in ((["--stdin", "0"], [9, 0, 0, 0]), ([], [9, 0, 0, 0]),

@@ -22,6 +22,7 @@ using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
+using testing::SizeIs;
 using testing::UnorderedElementsAre;
 
 constexpr uid_t kMallory = 4242;
@@ -384,7 +385,7 @@ TEST_F(JobsTest, AJobWithSomethingLeftToDoIsNotSettledByOthers) {
   EXPECT_FALSE(job.IsSettled());
   EXPECT_TRUE(fs::exists(job.path() + "/journal"));
   EXPECT_THAT(ReadFile(job.path() + "/spec"), HasSubstr("hunter2"));
-  EXPECT_EQ(*jobs_.Prune({absl::ZeroDuration(), 0, 0}, absl::Now() + absl::Hours(1)), 0);
+  EXPECT_THAT(*jobs_.Prune({absl::ZeroDuration(), 0, 0}, absl::Now() + absl::Hours(1)), IsEmpty());
   {
     const auto at_it = job.Lock(Ourselves());
     ASSERT_TRUE(at_it.ok());
@@ -556,6 +557,28 @@ TEST_F(PruneTest, ByAge) {
   EXPECT_THAT(LeftOf(Retention()), ElementsAre("days-1", "days-29", "days-40", "running"));
 }
 
+// Two looks must agree that a job is old, and a clock that was ahead at one of them is found out.
+TEST_F(PruneTest, AClockThatJumpsMakesNoJobOld) {
+  for (const int days : {1, 29, 31}) EndedFor(days);
+  const absl::Duration age = Retention().age, day = absl::Hours(24);
+  const auto look = [&](absl::Time now) {
+    return jobs_.PruneSome(Retention(), jobs_.SureTime(now, age)).value();
+  };
+  EXPECT_THAT(look(now_), IsEmpty()) << "the first";
+  EXPECT_THAT(look(now_ + absl::Hours(1)), IsEmpty());
+  // What the look before has seen was true.
+  EXPECT_THAT(look(now_ + 35 * day), ElementsAre("days-31"));
+  EXPECT_THAT(look(now_ + 35 * day + absl::Hours(1)), IsEmpty());
+  EXPECT_THAT(look(now_ + absl::Hours(2)), IsEmpty()) << "the clock is right again";
+  EXPECT_THAT(look(now_ + 70 * day), IsEmpty());
+  EXPECT_THAT(look(now_ - 20000 * day), IsEmpty());
+  EXPECT_THAT(look(now_ + day + absl::Hours(3)), IsEmpty());
+  EXPECT_THAT(look(now_ + 2 * day), IsEmpty());
+  EXPECT_THAT(Ids(), ElementsAre("days-1", "days-29"));
+  // Where it goes on to say so, it is believed.
+  EXPECT_THAT(look(now_ + 3 * day), ElementsAre("days-29"));
+}
+
 TEST_F(PruneTest, ByNumber) {
   for (const int days : {1, 2, 3, 4, 5}) EndedFor(days, /*keep=*/days == 5);
   Accept(Spec("running"));
@@ -580,13 +603,13 @@ TEST_F(PruneTest, ALauncherThatEndsRemovesSomeAndWaitsForNobody) {
     const auto lock = os::FileLock::Take(place_ + "/lock", "");
     ASSERT_TRUE(lock.ok());
     const TimePoint begin = Clock::now();
-    EXPECT_EQ(*jobs_.PruneSome(none, now_), 0u);
+    EXPECT_THAT(*jobs_.PruneSome(none, now_), SizeIs(0));
     EXPECT_LT(Clock::now() - begin, std::chrono::seconds(5));
   }
-  EXPECT_EQ(*jobs_.PruneSome(none, now_), 100u);
+  EXPECT_THAT(*jobs_.PruneSome(none, now_), SizeIs(100));
   EXPECT_THAT(Ids(), ElementsAre("days-1", "days-2", "days-200", "days-3"));
-  EXPECT_EQ(*jobs_.PruneSome(none, now_), 3u);
-  EXPECT_EQ(*jobs_.PruneSome(none, now_), 0u);
+  EXPECT_THAT(*jobs_.PruneSome(none, now_), SizeIs(3));
+  EXPECT_THAT(*jobs_.PruneSome(none, now_), SizeIs(0));
   EXPECT_THAT(Ids(), ElementsAre("days-200"));
 }
 
@@ -597,7 +620,7 @@ TEST_F(PruneTest, AJobWhoseLauncherIsStillThereStays) {
   const auto lock = ends->Lock(v1::Launcher());
   ASSERT_TRUE(lock.ok());
   const Retention none{absl::ZeroDuration(), 0, 0};
-  EXPECT_EQ(*jobs_.PruneSome(none, now_), 1u);
+  EXPECT_THAT(*jobs_.PruneSome(none, now_), SizeIs(1));
   EXPECT_THAT(LeftOf(none), ElementsAre("days-2"));
 }
 
@@ -619,7 +642,7 @@ TEST_F(PruneTest, SeveralAtOnceRemoveEachJobOnce) {
         const Retention most{absl::InfiniteDuration(), jobs, UINT64_MAX};
         const auto pruned = i % 2 == 0 ? jobs_.Prune(most, now_) : jobs_.PruneSome(most, now_);
         EXPECT_TRUE(pruned.ok()) << pruned.status();
-        if (pruned.ok()) gone += *pruned;
+        if (pruned.ok()) gone += pruned->size();
       }
     });
   }

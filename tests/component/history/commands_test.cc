@@ -214,7 +214,7 @@ TEST_F(CommandsTest, OnlyEndedJobsAreRemoved) {
 TEST_F(CommandsTest, PruneSaysHowManyWent) {
   for (const char* id : {"dtrain-1", "dtrain-2", "dtrain-3"}) End(Accept(id), 0);
   EXPECT_EQ(Run({"prune"}).out, "removed 0 jobs\n");
-  EXPECT_EQ(Run({"prune", "--keep-jobs", "2"}).out, "removed 1 job\n");
+  EXPECT_EQ(Run({"prune", "--keep-jobs", "2"}).out, "removed 1 job: dtrain-1\n");
   EXPECT_EQ(Run({"prune", "--keep-age", "0s", "--json"}).out, "{\n  \"removed\": 2\n}\n");
 }
 
@@ -231,7 +231,7 @@ TEST_F(CommandsTest, PruneHasItsDefaultsFromTheConfigurationFile) {
   for (const char* id : {"dtrain-1", "dtrain-2", "dtrain-3"}) End(Accept(id), 0);
   config("[launch]\nlease = 20s\n[history]\njobs = 2\n");
   EXPECT_EQ(Run({"prune", "--keep-jobs", "3"}).out, "removed 0 jobs\n");
-  EXPECT_EQ(Run({"prune"}).out, "removed 1 job\n");
+  EXPECT_EQ(Run({"prune"}).out, "removed 1 job: dtrain-1\n");
   config("[history]\nkeep = 30d\nbytes = 1K\n");
   EXPECT_EQ(Run({"prune", "--keep-bytes", "1G"}).out, "removed 0 jobs\n");
   config("[history]\nkeep = soon\n");
@@ -240,7 +240,7 @@ TEST_F(CommandsTest, PruneHasItsDefaultsFromTheConfigurationFile) {
   EXPECT_EQ(ran.err, absl::StrCat("dtrain: prune: keep in ", path,
                                   ":2: \"soon\" is not a time such as 30, 30s, 500ms, 2m or 1h\n"));
   config("[history]\nkeep = 0s\n");
-  EXPECT_EQ(Run({"prune"}).out, "removed 2 jobs\n");
+  EXPECT_EQ(Run({"prune"}).out, "removed 2 jobs: dtrain-2, dtrain-3\n");
 }
 
 // As after sudo -E. A file of one's own may lie elsewhere, as stow does it.
@@ -272,7 +272,7 @@ TEST_F(CommandsTest, AConfigurationFileThatOthersCanWriteIsNotRead) {
     ASSERT_EQ(chown(above.c_str(), 0, 0), 0);
   }
   EXPECT_THAT(Run(launch).err, HasSubstr("unknown key nonsense"));
-  EXPECT_EQ(Run({"prune"}).out, "removed 2 jobs\n");
+  EXPECT_EQ(Run({"prune"}).out, "removed 2 jobs: dtrain-1, dtrain-2\n");
 }
 
 TEST_F(CommandsTest, ShowSaysThatAJobIsKept) {

@@ -62,6 +62,43 @@ TEST_F(LogFilesTest, FilesOfAJobThatGoesOnAreNotCut) {
   EXPECT_THAT(warnings_, testing::IsEmpty());
 }
 
+TEST_F(LogFilesTest, FilesBelongToOneJobAtATime) {
+  const FilePattern pattern = *FilePattern::Parse(absl::StrCat(dir_, "/logs/%h/%r.log"));
+  EXPECT_EQ(pattern.LockName(), ".%h+%r.log.lock");
+  EXPECT_EQ(FilePattern::Parse("logs/%j-%r.log")->LockName(), "");
+  std::vector<std::string> errors;
+  const auto begin = [&](const std::string& job, bool goes_on = false) {
+    LogNames names = NamesInDirectory(dir_ + "/logs");
+    names.holder = job;
+    names.goes_on = goes_on;
+    return std::make_unique<LogFiles>(
+        loop_, std::move(names),
+        LogFiles::Callbacks{[&](const absl::Status& why) { errors.emplace_back(why.message()); },
+                            {}});
+  };
+  const auto end = [&](LogFiles& files) {
+    bool done = false;
+    files.Finish([&] { done = true; });
+    RunUntil([&] { return done; });
+  };
+  const auto first = begin("job one");
+  ASSERT_TRUE(first->Open().ok());
+  first->Write(Rank(0), kOut, "one\n");
+  const absl::Status refused = begin("job two")->Open();
+  EXPECT_TRUE(absl::IsUnavailable(refused));
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("job one writes to these files in"));
+  // One whose workers run already does without.
+  const auto goes_on = begin("job three", /*goes_on=*/true);
+  ASSERT_TRUE(goes_on->Open().ok());
+  EXPECT_THAT(errors, ElementsAre(refused.message()));
+  goes_on->Write(Rank(0), kOut, "three\n");
+  end(*goes_on);
+  end(*first);
+  EXPECT_EQ(File("logs/rank-00000.out"), "one\n");
+  EXPECT_FALSE(std::filesystem::exists(dir_ + "/logs/.dtrain.lock"));
+  EXPECT_TRUE(begin("job four")->Open().ok());
+}
+
 TEST_F(LogFilesTest, MoreFoldersThanAreKeptOpen) {
   const uint32_t ranks = 200;
   Make(Files("logs/%r/log"), ranks);

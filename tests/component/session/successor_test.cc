@@ -295,6 +295,43 @@ TEST_F(OutlivingTest, AnotherLauncherComesWithAnotherAgent) {
   second.End();
 }
 
+// Its shepherd waits for the agent that had it.
+TEST_F(OutlivingTest, AnAgentThatNeverHadAJobDoesNotSayThatItIsOver) {
+  TestLauncher first(loop_, Hello(1));
+  Come(first, "--keep");
+  ASSERT_TRUE(first.Until([&] { return first.welcome_.has_value(); }));
+  ASSERT_NE(first.Run(kScript), 0u);
+  pids_.push_back(KeptPid());
+  home_ += "/other";
+  std::filesystem::create_directory(home_);
+  const auto ask = [this] {
+    TestLauncher again(loop_, Hello(1));
+    Come(again, "--resume-kept");
+    EXPECT_TRUE(again.Until([&] { return again.end_.has_value(); }));
+    return again.end_.value_or(absl::OkStatus());
+  };
+  // No agent is there, and none is started.
+  absl::Status end = ask();
+  EXPECT_TRUE(absl::IsUnavailable(end)) << end;
+  EXPECT_EQ(KeptPid(), 0);
+  // One is there that has another job.
+  v1::Hello of_another = Hello(1);
+  of_another.set_job_id(absl::StrCat(of_another.job_id(), "-2"));
+  TestLauncher another(loop_, of_another);
+  Come(another, "--keep");
+  ASSERT_TRUE(another.Until([&] { return another.welcome_.has_value(); }));
+  ASSERT_NE(another.Run(kScript), 0u);
+  end = ask();
+  EXPECT_TRUE(absl::IsUnavailable(end)) << end;
+  first.End();
+  const TimePoint deadline = Clock::now() + std::chrono::seconds(20);
+  while (!absl::IsNotFound(end = ask()) && Clock::now() < deadline) poll(nullptr, 0, 10);
+  EXPECT_TRUE(absl::IsNotFound(end)) << end;
+  another.End();
+  pids_.push_back(KeptPid());
+  home_ = std::filesystem::path(home_).parent_path();
+}
+
 TEST_F(OutlivingTest, OfTwoThatTakeItOverAtOnceTheHigherHasIt) {
   TestLauncher first(loop_, Hello(1));
   Come(first, "--keep");

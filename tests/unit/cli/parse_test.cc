@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "launcher/cli/options.h"
+#include "launcher/transport/words.h"
 
 namespace dtrain::cli {
 namespace {
@@ -429,6 +430,15 @@ TEST_F(ParseTest, FilesAreNamedFullyForALauncherThatIsElsewhere) {
     options = Launch({"--output", pattern, "x"});
     NameFilesFully(options);
     EXPECT_EQ(options.output.files->folder(), folder);
+  }
+  surroundings_.working_directory = "/home/o'me/a b";
+  for (const auto& [rsh, program] :
+       {std::pair("./rsh {host}", "/home/o'me/a b/./rsh"),
+        std::pair(" 'my bin/rsh'", "/home/o'me/a b/my bin/rsh"), std::pair("ssh ./x", "ssh"),
+        std::pair("/bin/rsh", "/bin/rsh")}) {
+    options = Launch({"-H", "a", "--rsh", rsh, "x"});
+    NameFilesFully(options);
+    EXPECT_EQ(transport::SplitWords(options.transport.rsh)->front(), program);
   }
   options = Launch({"x"});
   NameFilesFully(options);
