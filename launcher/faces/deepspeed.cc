@@ -56,8 +56,8 @@ const std::vector<FaceFlag>& DeepspeedFlags() {
 absl::Status ChooseHosts(LineBuilder& line, const cli::Surroundings& surroundings,
                          Translation& out) {
   std::string file = line.Value("hostfile", kHostfile);
-  // Without /job/hostfile DeepSpeed runs on this machine. Without one that is named it does, too, but
-  // nobody means that, unless the name is "none".
+  // Without /job/hostfile DeepSpeed runs on this machine. Without one that is named it does, too,
+  // but nobody means that, unless the name is "none".
   const bool exists = !absl::IsNotFound(surroundings.read(file).status());
   if (!exists && line.Has("hostfile") && file != "none") {
     return absl::InvalidArgumentError(absl::StrCat("--hostfile: there is no file ", Escape(file),
