@@ -136,7 +136,7 @@ void NodeLink::Open(os::UniqueFd stream) {
   if (!grpc_) grpc_.emplace();
   channel_ = rpc::MakeChannel(std::move(stream));
   stub_ = v1::Agent::NewStub(channel_);
-  resuming_ ? Greet() : handlers_.on_connected();
+  resuming_ ? Greet() : handlers_.on_connected(connection_->address());
 }
 
 void NodeLink::Closed(absl::Status status) {

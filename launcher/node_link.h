@@ -57,7 +57,8 @@ class NodeLink {
  public:
   struct Handlers {
     absl::AnyInvocable<void(transport::Phase)> on_phase;
-    absl::AnyInvocable<void()> on_connected;              // SayHello may be called
+    // SayHello may be called. With the host's address, as Connection has it.
+    absl::AnyInvocable<void(std::string address)> on_connected;
     absl::AnyInvocable<void(v1::SessionEvent)> on_event;  // its agent says
     absl::AnyInvocable<void(v1::JobEvent)> on_job_event;  // its shepherd says
     // The session is over, or never was. Once, and nothing after it. OK: the agent said so.

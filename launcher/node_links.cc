@@ -79,8 +79,9 @@ void NodeLinks::Connect(NodeId id, const hosts::HostEntry& entry,
     handlers_.on_event(job::NodePhase{id, PhaseText(phase)});
   };
   // Of a job that is kept, agents outlive their connection wherever they are.
-  handlers.on_connected = [this, id, own = !keeps_ && ways_.IsOwnChild(entry)] {
-    handlers_.on_event(job::NodeConnected{id, own});
+  handlers.on_connected = [this, id,
+                           own = !keeps_ && ways_.IsOwnChild(entry)](std::string address) {
+    handlers_.on_event(job::NodeConnected{id, own, std::move(address)});
   };
   handlers.on_event = [this, id](v1::SessionEvent event) {
     handlers_.on_agent(id, std::move(event));

@@ -2,6 +2,7 @@
 #include "rendezvous/address_choice.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <set>
@@ -10,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/text.h"
+#include "rendezvous/barrier_core.h"
 
 namespace dtrain::rendezvous {
 namespace {
@@ -22,6 +24,7 @@ constexpr size_t kMaxPairsShown = 4;
 constexpr size_t kMaxNodesShown = 4;
 
 using Selection = std::vector<const Candidate*>;
+using Choices = std::vector<Selection>;  // per node, best first
 
 // How good a network is that all nodes are on; greater is better.
 using NetworkScore = std::tuple<bool, uint32_t, bool>;  // physical, slowest speed, IPv4
@@ -32,20 +35,20 @@ struct NetworkUse {
 };
 
 // One network that has a candidate of every node, physical ones only when asked; empty if none.
-Selection OneNetwork(const Candidates& candidates, bool physical_only) {
+Selection OneNetwork(const Choices& candidates, bool physical_only) {
   std::map<std::string, NetworkUse> networks;
   std::vector<std::string> order;  // as node 0 has them
-  for (const Candidate& candidate : candidates[0]) {
-    if (physical_only && !candidate.physical) continue;
-    if (networks.try_emplace(candidate.network).second) order.push_back(candidate.network);
+  for (const Candidate* candidate : candidates[0]) {
+    if (physical_only && !candidate->physical) continue;
+    if (networks.try_emplace(candidate->network).second) order.push_back(candidate->network);
   }
   for (auto& [name, use] : networks) use.best.assign(candidates.size(), nullptr);
   for (size_t n = 0; n < candidates.size(); ++n) {
-    for (const Candidate& candidate : candidates[n]) {
-      auto it = networks.find(candidate.network);
-      if (it == networks.end() || (physical_only && !candidate.physical)) continue;
+    for (const Candidate* candidate : candidates[n]) {
+      auto it = networks.find(candidate->network);
+      if (it == networks.end() || (physical_only && !candidate->physical)) continue;
       if (it->second.best[n] != nullptr) continue;  // candidates come best first
-      it->second.best[n] = &candidate;
+      it->second.best[n] = candidate;
       ++it->second.covered;
     }
   }
@@ -68,31 +71,86 @@ Selection OneNetwork(const Candidates& candidates, bool physical_only) {
 
 // For each node its best candidate of those that pass; empty when a node has none.
 template <typename Pass>
-Selection EachNode(const Candidates& candidates, Pass pass) {
+Selection EachNode(const Choices& candidates, Pass pass) {
   Selection result;
-  for (const std::vector<Candidate>& mine : candidates) {
+  for (const Selection& mine : candidates) {
     const auto it = std::find_if(mine.begin(), mine.end(), pass);
     if (it == mine.end()) return {};
-    result.push_back(&*it);
+    result.push_back(*it);
   }
   return result;
 }
 
-// The choice among candidates that all work. Physical networks first even when each node is on one
+// Physical networks first even when each node is on one
 // of its own (routed data centres): a tunnel that all share is slower than any of them.
-Selection Select(const Candidates& candidates) {
+Selection Best(const Choices& candidates) {
   Selection result = OneNetwork(candidates, true);
   for (bool physical : {true, false}) {
     if (result.empty() && !physical) result = OneNetwork(candidates, false);
     for (std::optional<bool> v4 :
          {std::optional(true), std::optional(false), std::optional<bool>()}) {
       if (!result.empty()) return result;
-      result = EachNode(candidates, [&](const Candidate& c) {
-        return (c.physical || !physical) && (!v4 || c.v4 == *v4);
+      result = EachNode(candidates, [&](const Candidate* c) {
+        return (c->physical || !physical) && (!v4 || c->v4 == *v4);
       });
     }
   }
   return result;
+}
+
+// What is meant at least so; of nodes of which nothing is, what is on the same networks. Empty: a
+// node has neither.
+Choices OnlyMeant(const Choices& candidates, Meant least) {
+  std::set<std::string> networks;
+  for (const Selection& mine : candidates) {
+    for (const Candidate* each : mine) {
+      if (each->meant >= least) networks.insert(each->network);
+    }
+  }
+  Choices result;
+  for (const Selection& mine : candidates) {
+    Selection& kept = result.emplace_back();
+    std::copy_if(mine.begin(), mine.end(), std::back_inserter(kept),
+                 [&](const Candidate* each) { return each->meant >= least; });
+    if (!kept.empty()) continue;
+    std::copy_if(mine.begin(), mine.end(), std::back_inserter(kept),
+                 [&](const Candidate* each) { return networks.contains(each->network); });
+    if (kept.empty()) return {};
+  }
+  return result;
+}
+
+// Whether it is certain that `one` is better than `other`: physical, or faster.
+bool IsBetter(const Selection& one, const Selection& other) {
+  const auto score = [](const Selection& selection) {
+    std::pair<bool, uint32_t> score{true, UINT32_MAX};
+    for (const Candidate* each : selection) {
+      score.first &= each->physical;
+      score.second = std::min(score.second, each->speed_mbps);
+    }
+    return score;
+  };
+  const auto [physical, speed] = score(one);
+  const auto [other_physical, other_speed] = score(other);
+  if (physical != other_physical) return physical;
+  return other_speed > 0 && speed > other_speed;
+}
+
+// The choice among candidates that all work: what the user wrote, whatever it is; then what a
+// name stands for, unless there is better. Names may be those of a slow network for logins.
+Selection Select(const Candidates& candidates) {
+  Choices all;
+  for (const std::vector<Candidate>& mine : candidates) {
+    Selection& refs = all.emplace_back();
+    for (const Candidate& each : mine) refs.push_back(&each);
+  }
+  const Choices written = OnlyMeant(all, Meant::kWritten);
+  if (!written.empty()) return Best(written);
+  Selection best = Best(all);
+  const Choices reached = OnlyMeant(all, Meant::kReached);
+  if (reached.empty()) return best;
+  Selection meant = Best(reached);
+  return IsBetter(best, meant) ? best : meant;
 }
 
 // A fixed sequence (splitmix64), so that a launch can be repeated exactly.
@@ -225,9 +283,59 @@ absl::StatusOr<std::vector<Chosen>> ChooseAddresses(const std::vector<AddressNod
   if (!bad.empty()) return Unreachable(nodes, candidates, bad, proofs);
   std::vector<Chosen> result;
   for (const Candidate* candidate : Select(proven)) {
-    result.push_back({candidate->ip, candidate->interface_name, candidate->network});
+    result.push_back(
+        {candidate->ip, candidate->interface_name, candidate->network, candidate->meant});
   }
   return result;
+}
+
+std::string WhyChosen(const Candidates& candidates, const std::vector<Chosen>& chosen) {
+  std::set<std::string> used, interfaces, others;
+  bool written = false;
+  for (size_t n = 0; n < candidates.size(); ++n) {
+    const Chosen& mine = chosen[n];
+    used.insert(mine.network);
+    interfaces.insert(mine.interface_name);
+    const bool v4 = mine.ip.find(':') == std::string::npos;
+    for (const Candidate& each : candidates[n]) {
+      written = written || each.meant == Meant::kWritten;
+      // IPv6 beside IPv4 is no other network to people.
+      if (each.interface_name != mine.interface_name || each.v4 == v4) others.insert(each.network);
+    }
+  }
+  for (const std::string& network : used) others.erase(network);
+  if (others.empty()) return "";
+  const auto is_meant = [&](Meant least) {
+    return std::any_of(chosen.begin(), chosen.end(),
+                       [least](const Chosen& each) { return each.meant >= least; });
+  };
+  std::string why = "the best that all hosts have";
+  if (is_meant(Meant::kReached)) why = "where the names of the hosts lead";
+  if (written) {
+    why = is_meant(Meant::kWritten)
+              ? "which the list of hosts names"
+              : "as not all hosts can reach each other at the addresses in the list of hosts";
+  }
+  const auto list = [](const std::set<std::string>& names) {
+    return FormatHosts({names.begin(), names.end()}, kMaxNodesShown);
+  };
+  return absl::StrCat("the workers use ", list(used), " (", list(interfaces), "), ", why, "; ",
+                      list(others), others.size() == 1 ? " is" : " are",
+                      " there, too (--net chooses)");
+}
+
+std::vector<std::string> Offers(const std::vector<AddressNode>& nodes,
+                                const Candidates& candidates) {
+  std::vector<std::string> offers;
+  for (size_t n = 0; n < nodes.size(); ++n) {
+    std::vector<std::string> words;
+    for (const Candidate& each : candidates[n]) {
+      words.push_back(absl::StrCat(each.ip, " on ", Escape(each.interface_name, 32)));
+    }
+    if (words.size() < 2) continue;
+    offers.push_back(absl::StrCat(nodes[n].host, " has ", FormatHosts(words, kMaxCandidates)));
+  }
+  return offers;
 }
 
 }  // namespace dtrain::rendezvous

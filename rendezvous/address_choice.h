@@ -15,6 +15,9 @@
 // Pure; docs/rendezvous.md has the rules.
 namespace dtrain::rendezvous {
 
+// Whether an address is one that the user has in mind.
+enum class Meant { kUnsaid, kReached, kWritten };
+
 struct Candidate {
   std::string ip;
   std::string interface_name;
@@ -22,18 +25,21 @@ struct Candidate {
   bool physical = false;
   bool v4 = false;
   uint32_t speed_mbps = 0;  // 0: unknown
+  Meant meant{};
 };
 
 struct Chosen {
   std::string ip;
   std::string interface_name;
   std::string network;
+  Meant meant{};
 };
 
 // One node of the job, in plan order. The inventory is borrowed.
 struct AddressNode {
-  std::string host;
+  std::string host;  // as the user wrote it, a name or an address
   const v1::Inventory* inventory = nullptr;
+  std::string reached{};  // the address at which the launcher reached it; empty: not known
 };
 
 inline constexpr size_t kMaxCandidates = 8;
@@ -68,5 +74,11 @@ absl::StatusOr<std::vector<Chosen>> ChooseAddresses(const std::vector<AddressNod
                                                     const Candidates& candidates,
                                                     const std::vector<v1::ProbeRequest>& requests,
                                                     const std::vector<v1::ProbeReport>& reports);
+
+// For the user: which network was chosen of several, and why. "": no node has several.
+std::string WhyChosen(const Candidates& candidates, const std::vector<Chosen>& chosen);
+// What each node that has several offers.
+std::vector<std::string> Offers(const std::vector<AddressNode>& nodes,
+                                const Candidates& candidates);
 
 }  // namespace dtrain::rendezvous

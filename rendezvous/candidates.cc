@@ -74,6 +74,27 @@ std::string WhyNot(const std::vector<AddressNode>& nodes, size_t self, const Net
   return "";
 }
 
+// What the user has in mind of a node's addresses.
+class Wish {
+ public:
+  explicit Wish(const AddressNode& node)
+      : written_(IpAddress::Parse(node.host)), reached_(IpAddress::Parse(node.reached)) {}
+
+  Meant Of(const v1::Interface& interface, const IpAddress& ip) const {
+    if (ip == written_) return Meant::kWritten;
+    if (ip == reached_) return Meant::kReached;
+    // ssh prefers IPv6, workers do not: it is the interface that is meant.
+    const bool other_family = reached_ && !reached_->v4 && ip.v4;
+    for (const v1::Address& address : interface.addresses()) {
+      if (other_family && IpAddress::Parse(address.ip()) == reached_) return Meant::kReached;
+    }
+    return Meant::kUnsaid;
+  }
+
+ private:
+  const std::optional<IpAddress> written_, reached_;
+};
+
 absl::Status NoCandidate(const AddressNode& node, const std::string& net,
                          const std::vector<std::string>& refused) {
   std::string have =
@@ -116,6 +137,7 @@ absl::StatusOr<Candidates> FindCandidates(const std::vector<AddressNode>& nodes,
   Candidates result(nodes.size());
   for (size_t n = 0; n < nodes.size(); ++n) {
     std::vector<Candidate>& mine = result[n];
+    const Wish wish(nodes[n]);
     std::vector<std::string> refused;
     ForEachAddress(*nodes[n].inventory, [&](const v1::Interface& interface,
                                             const v1::Address& address, const IpAddress& ip) {
@@ -130,12 +152,13 @@ absl::StatusOr<Candidates> FindCandidates(const std::vector<AddressNode>& nodes,
                       .network = IpNetwork::Of(ip, address.prefix_length()).ToString(),
                       .physical = interface.physical(),
                       .v4 = ip.v4,
-                      .speed_mbps = interface.speed_mbps()});
+                      .speed_mbps = interface.speed_mbps(),
+                      .meant = wish.Of(interface, ip)});
     });
     if (mine.empty()) return NoCandidate(nodes[n], net, refused);
     std::stable_sort(mine.begin(), mine.end(), [](const Candidate& a, const Candidate& b) {
-      return std::tuple(a.physical, a.speed_mbps, a.v4) >
-             std::tuple(b.physical, b.speed_mbps, b.v4);
+      return std::tuple(a.meant, a.physical, a.speed_mbps, a.v4) >
+             std::tuple(b.meant, b.physical, b.speed_mbps, b.v4);
     });
     if (mine.size() > kMaxCandidates) mine.resize(kMaxCandidates);
   }

@@ -167,6 +167,8 @@ class Server : public PmixLibrary {
   std::map<uint64_t, Waiting> asked_;
   uint64_t next_ = 1;
   std::vector<uint32_t> joined_, left_;
+  // To be answered once `left_` has been sent: no rank that has finalized ends before that.
+  std::vector<std::pair<pmix_op_cbfunc_t, void*>> leaving_;
 };
 
 pmix_status_t Server::OnConnected(const pmix_proc_t* proc, void*, pmix_info_t*, size_t,
@@ -176,10 +178,16 @@ pmix_status_t Server::OnConnected(const pmix_proc_t* proc, void*, pmix_info_t*, 
   return PMIX_OPERATION_SUCCEEDED;
 }
 
-pmix_status_t Server::OnFinalized(const pmix_proc_t* proc, void*, pmix_op_cbfunc_t, void*) {
+// Without `done`, the library has lost a rank that has not finalized.
+pmix_status_t Server::OnFinalized(const pmix_proc_t* proc, void*, pmix_op_cbfunc_t done,
+                                  void* cookie) {
   if (!the_server->IsOurs(*proc)) return PMIX_ERR_BAD_PARAM;
-  the_server->loop_.Post([rank = proc->rank] { the_server->Tell(the_server->left_, rank); });
-  return PMIX_OPERATION_SUCCEEDED;
+  if (done == nullptr) return PMIX_OPERATION_SUCCEEDED;
+  the_server->loop_.Post([rank = proc->rank, done, cookie] {
+    the_server->Tell(the_server->left_, rank);
+    the_server->leaving_.emplace_back(done, cookie);
+  });
+  return PMIX_SUCCESS;
 }
 
 // The rank goes on to its exit once it is answered: the word of it is out by then.
@@ -291,6 +299,7 @@ void Server::SendRanks() {
     up.mutable_left()->mutable_ranks()->Add(left_.begin(), left_.end());
     left_.clear();
     upcalls_.up(std::move(up));
+    for (const auto& [done, cookie] : std::exchange(leaving_, {})) done(PMIX_SUCCESS, cookie);
   }
 }
 

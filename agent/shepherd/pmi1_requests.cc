@@ -56,7 +56,7 @@ PmiActions Pmi1Requests::OnRequest(uint32_t rank, PmiClient& client, const PmiRe
     return reply(FormatPmiLine("universe_size", {{"size", absl::StrCat(group_.universe_size())}}));
   }
   if (command == "put") return reply(Put(request));
-  if (command == "get") return reply(Get(request));
+  if (command == "get") return reply(Get(client, request));
   if (command == "barrier_in")
     return group_.EnterFence(rank, client, FormatPmiLine("barrier_out", {}));
   if (command == "finalize") return group_.Leave(rank, client, FormatPmiLine("finalize_ack", {}));
@@ -120,7 +120,7 @@ std::string Pmi1Requests::Put(const PmiRequest& request) {
   return refused != nullptr ? result("-1", refused) : result("0", "success");
 }
 
-std::string Pmi1Requests::Get(const PmiRequest& request) const {
+std::string Pmi1Requests::Get(PmiClient& client, const PmiRequest& request) const {
   const std::string* name = request.Find("kvsname");
   const std::string* key = request.Find("key");
   auto missing = [](const std::string& message) {
@@ -131,7 +131,10 @@ std::string Pmi1Requests::Get(const PmiRequest& request) const {
   auto found = [](absl::string_view value) {
     return FormatPmiLine("get_result", {{"rc", "0"}, {"msg", "success"}, {"value", value}});
   };
-  if (*key == kRejoinKey) return found("1");
+  if (*key == kRejoinKey) {
+    client.is_dtrain = true;
+    return found("1");
+  }
   const std::string* value = group_.Find(*key);
   if (value == nullptr) return missing(absl::StrCat("key_", *key, "_not_found"));
   if (value->size() > kLongestValue || !FitsPmiLine(*value)) {

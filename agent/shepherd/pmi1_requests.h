@@ -22,7 +22,7 @@ class Pmi1Requests {
   static PmiActions OnSpawnLine(uint32_t rank, PmiClient& client, absl::string_view line);
   static std::string Init(PmiClient& client, const PmiRequest& request);
   std::string Put(const PmiRequest& request);
-  std::string Get(const PmiRequest& request) const;
+  std::string Get(PmiClient& client, const PmiRequest& request) const;
 
   PmiGroup& group_;
 };

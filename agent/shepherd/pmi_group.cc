@@ -22,6 +22,13 @@ const std::string* PmiGroup::Find(const std::string& key) const {
   return process_mapping_.empty() ? nullptr : &process_mapping_;
 }
 
+v1::WorkerExit::World PmiGroup::WorldOf(uint32_t rank) const {
+  const PmiClient& one = client(rank);
+  if (one.left) return v1::WorkerExit::WORLD_LEFT;
+  const bool inside = one.joins > 0 && !one.is_dtrain && !one.dropped && !one.aborted;
+  return inside ? v1::WorkerExit::WORLD_INSIDE : v1::WorkerExit::WORLD_UNSPECIFIED;
+}
+
 PmiAction PmiGroup::Refuse(PmiClient& client, uint32_t rank, std::string why) {
   client.dropped = true;
   client.waiting.clear();
@@ -31,6 +38,7 @@ PmiAction PmiGroup::Refuse(PmiClient& client, uint32_t rank, std::string why) {
 void PmiGroup::Join(PmiClient& client, bool frames) {
   ++client.joins;
   client.left = false;
+  client.is_dtrain = false;
   client.frames = frames;
   client.fully_joined = false;
 }

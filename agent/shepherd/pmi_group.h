@@ -40,6 +40,7 @@ struct PmiClient {
   // the same connection, which PMI-1 does not know: see kRejoinKey.
   uint32_t joins = 0;
   bool left = false;
+  bool is_dtrain = false;  // libdtrain, by the key that it asks for; may end without a goodbye
   bool dropped = false;    // sent what is no PMI; a fence waits for its end all the same
   bool spawning = false;   // inside "mcmd=spawn" ... "endcmd"
   bool last_spawn = true;  // the block that the reply comes after
@@ -65,6 +66,7 @@ class PmiGroup {
 
   std::map<uint32_t, PmiClient>& clients() { return clients_; }
   const PmiClient& client(uint32_t rank) const { return clients_.at(rank); }
+  v1::WorkerExit::World WorldOf(uint32_t rank) const;
 
   // As those of PmiStore.
   const char* Put(const std::string& key, const std::string& value) {

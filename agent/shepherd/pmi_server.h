@@ -30,6 +30,8 @@ class PmiServer {
   Actions OnMessage(uint32_t rank, absl::string_view message);
   // What its next message is.
   bool SpeaksFrames(uint32_t rank) const { return group_.client(rank).frames; }
+  // What it is in, should it end now.
+  v1::WorkerExit::World WorldOf(uint32_t rank) const { return group_.WorldOf(rank); }
   // Whether it has ever greeted.
   bool HasJoined(uint32_t rank) const { return group_.client(rank).joins > 0; }
   // The worker's process has ended: no fence waits for it.

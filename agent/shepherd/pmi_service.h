@@ -34,6 +34,9 @@ class PmiService {
   void HearLast(uint32_t rank);
   // No fence waits for the rank any more.
   void OnGone(uint32_t rank);
+  v1::WorkerExit::World WorldOf(uint32_t rank) const {
+    return server_ ? server_->WorldOf(rank) : v1::WorkerExit::WORLD_UNSPECIFIED;
+  }
   // Whether the rank has ever greeted.
   bool HasJoined(uint32_t rank) const { return server_ && server_->HasJoined(rank); }
 

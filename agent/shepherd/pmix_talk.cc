@@ -24,10 +24,13 @@ std::optional<v1::PmixUp> PmixTalk::OnUp(v1::PmixUp up) {
       break;
     }
     case v1::PmixUp::kJoined:
-      joined_.insert(joined_.end(), up.joined().ranks().begin(), up.joined().ranks().end());
+      for (const uint32_t rank : up.joined().ranks()) {
+        joined_.insert(rank);
+        left_.erase(rank);
+      }
       break;
     case v1::PmixUp::kLeft:
-      left_.insert(left_.end(), up.left().ranks().begin(), up.left().ranks().end());
+      left_.insert(up.left().ranks().begin(), up.left().ranks().end());
       break;
     case v1::PmixUp::KIND_NOT_SET:
       break;
@@ -69,6 +72,11 @@ std::vector<v1::PmixUp> PmixTalk::OnAnother() {
     *again.emplace_back().mutable_left()->mutable_ranks() = {left_.begin(), left_.end()};
   }
   return again;
+}
+
+v1::WorkerExit::World PmixTalk::WorldOf(uint32_t rank) const {
+  if (left_.contains(rank)) return v1::WorkerExit::WORLD_LEFT;
+  return joined_.contains(rank) ? v1::WorkerExit::WORLD_INSIDE : v1::WorkerExit::WORLD_UNSPECIFIED;
 }
 
 }  // namespace dtrain::shepherd

@@ -7,16 +7,22 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <filesystem>
 #include <set>
 #include <string>
+#include <system_error>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "agent/shepherd/failure.h"
 #include "common/base/exit_code.h"
 #include "common/base/programs.h"
 #include "common/base/text.h"
 #include "common/base/worker_needs.h"
 #include "common/os/bounded_look.h"
+#include "common/os/fd.h"
 #include "common/os/scheduling.h"
 #include "common/os/unique_fd.h"
 
@@ -25,6 +31,8 @@ namespace {
 
 // A file server that fails over takes some seconds.
 constexpr std::chrono::seconds kFilesAnswer{10};
+// Most jobs do without what is in them.
+constexpr std::chrono::seconds kParametersAnswer{1};
 
 // What a program that is named without a folder is, is looked for at its start.
 bool AreAtHand(const std::string& directory, const std::string& program) {
@@ -47,6 +55,15 @@ bool Answers(const v1::Program& program) {
     os::UniqueFd file(open(program.argv(0).c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
     if (file) (void)!read(file.get(), &first, sizeof(first));
   });
+}
+
+// Of Open MPI's parameters: "btl_tcp_if_exclude = docker0" and the like.
+bool NamesNetworks(absl::string_view parameters) {
+  for (const absl::string_view line : absl::StrSplit(parameters, '\n')) {
+    const absl::string_view name = absl::StripAsciiWhitespace(line.substr(0, line.find('=')));
+    if (name == "btl_tcp_if_include" || name == "btl_tcp_if_exclude") return true;
+  }
+  return false;
 }
 
 }  // namespace
@@ -96,6 +113,35 @@ std::optional<v1::NodeFailure> CheckFiles(const v1::JobPart& part) {
 bool IsCrowded(const v1::JobPart& part) {
   const size_t processors = os::AllowedCpus().size();
   return processors > 0 && static_cast<size_t>(part.workers_size()) > processors;
+}
+
+NodeTraits ReadTraits(const v1::JobPart& part, const std::vector<std::string>& agent_env) {
+  NodeTraits traits;
+  traits.crowded = IsCrowded(part);
+  if (part.node_count() < 2) return traits;
+  std::error_code error;
+  traits.rdma = std::filesystem::directory_iterator("/sys/class/infiniband", error) !=
+                std::filesystem::directory_iterator();
+  std::set<std::string> files = {"/etc/openmpi/openmpi-mca-params.conf"};
+  for (absl::string_view entry : agent_env) {
+    if (absl::ConsumePrefix(&entry, "HOME=")) {
+      files.insert(absl::StrCat(entry, "/.openmpi/mca-params.conf"));
+    } else if (absl::ConsumePrefix(&entry, "PATH=")) {
+      for (absl::string_view folder : absl::StrSplit(entry, ':')) {
+        if (!absl::ConsumeSuffix(&folder, "/bin")) continue;
+        files.insert(absl::StrCat(folder, "/etc/openmpi-mca-params.conf"));
+      }
+    }
+  }
+  const bool answers = os::ReturnsWithin(kParametersAnswer, [&files] {
+    for (const std::string& file : files) (void)access(file.c_str(), F_OK);
+  });
+  if (!answers) return traits;
+  for (const std::string& file : files) {
+    const absl::StatusOr<std::string> text = os::ReadSmallFile(file);
+    traits.names_networks = traits.names_networks || (text.ok() && NamesNetworks(*text));
+  }
+  return traits;
 }
 
 WorkerLimits::WorkerLimits() {

@@ -4,9 +4,11 @@
 #include <sys/resource.h>
 
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "agent/shepherd/worker_env.h"
 #include "dtrain/v1/job.pb.h"
 
 namespace dtrain::shepherd {
@@ -22,6 +24,8 @@ std::optional<v1::NodeFailure> CheckFiles(const v1::JobPart& part);
 
 // Whether the part has more workers than this process may use processors.
 bool IsCrowded(const v1::JobPart& part);
+// Looks into the node's files.
+NodeTraits ReadTraits(const v1::JobPart& part, const std::vector<std::string>& agent_env);
 
 // The resource limits of each worker, from ours as they were when the process began.
 class WorkerLimits {

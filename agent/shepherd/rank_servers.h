@@ -56,6 +56,9 @@ class RankServers {
   // Whether ranks have been at a store.
   bool stores_used() const;
 
+  // What the rank is in by PMIx, should it end now.
+  v1::WorkerExit::World WorldOf(uint32_t rank) const { return pmix_talk_.WorldOf(rank); }
+
   // Of the helpers that run.
   std::vector<pid_t> pids() const;
   // As Helper::OnChild.

@@ -201,6 +201,10 @@ void Shepherd::OnWorkerEnded(Worker& worker, const os::ExitStatus& of_process) {
   if (reported_started_) {
     v1::JobEvent event;
     *event.mutable_exit() = exits_.Of(worker, status, core_.stop_asked());
+    if (!core_.stop_asked()) {
+      event.mutable_exit()->set_world(
+          std::max(pmi_.WorldOf(worker.rank()), servers_.WorldOf(worker.rank())));
+    }
     if (status.code == 0 && status.signal == 0 && !core_.stop_asked()) mpi_.Judge(worker.rank());
     logs_.TellGrown();
     pages_.Report();  // its last counters, before the word that it is gone
@@ -341,7 +345,12 @@ void Shepherd::AwaitRest() {
 }
 
 void Shepherd::OnSaves(const std::vector<SaveWatch::Save>& saves) {
-  if (!saves.empty()) Feed(Wrote{});
+  if (!saves.empty()) {
+    Feed(Wrote{});
+    v1::JobEvent event;
+    event.mutable_saving();
+    launcher_.Send(event);
+  }
   offspring_.TellWaiting(saves, core_.kill_at(), core_.limit_at(), core_.cancelled());
 }
 

@@ -94,7 +94,7 @@ absl::StatusOr<std::unique_ptr<Worker>> Worker::Start(loop::Loop& loop, const Wo
   run.env = setup.env.Of(spec, {.pmi = inherits ? kPmi : -1,
                                 .page = inherits ? kPage : -1,
                                 .pmix = setup.pmix,
-                                .crowded = setup.crowded,
+                                .traits = setup.traits,
                                 .shepherd = setup.mark,
                                 .pid_namespace = setup.pid_namespace,
                                 .error_file = ErrorFilePath(setup.scratch, rank),

@@ -28,14 +28,14 @@ struct WorkerSetup {
   const WorkerEnv& env;
   const std::vector<std::string>& spool_directories;
   const std::vector<std::pair<int, rlimit>>& limits;
-  int cgroup_fd;                       // of the job, for SpawnSpec; -1: none
-  const std::string& mark;             // os::ProcessMark of the shepherd
-  const std::string& pid_namespace;    // os::PidNamespace
-  const std::string& scratch;          // where it may leave a file; empty: nowhere
-  const StateFolder* state;            // null: nothing is kept for the next attempt
-  const std::string& code;             // the staged tree; empty: none
-  uint16_t pmix;                       // the port of the node's PMIx; 0: none
-  bool crowded;                        // there are more workers than processors
+  int cgroup_fd;                     // of the job, for SpawnSpec; -1: none
+  const std::string& mark;           // os::ProcessMark of the shepherd
+  const std::string& pid_namespace;  // os::PidNamespace
+  const std::string& scratch;        // where it may leave a file; empty: nowhere
+  const StateFolder* state;          // null: nothing is kept for the next attempt
+  const std::string& code;           // the staged tree; empty: none
+  uint16_t pmix;                     // the port of the node's PMIx; 0: none
+  const NodeTraits& traits;
   const WorkerContainers* containers;  // null: none runs in one
 };
 

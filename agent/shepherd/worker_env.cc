@@ -108,10 +108,11 @@ void SetPmix(const v1::JobPart& part, const v1::WorkerSpec& worker, const Worker
   env->Set("PMIX_GDS_MODULE", "hash");
   env->Set("PMIX_BFROP_BUFFER_TYPE", "PMIX_BFROP_BUFFER_NON_DESC");
   env->Set("PMIX_HOSTNAME", part.host());
-  // Open MPI 4 asks for a server only where a launcher is in sight.
-  env->SetIfUnset("OMPI_MCA_schizo", "^orte");
+  // Open MPI 4 asks for a server only where a launcher is in sight, and not where a scheduler's
+  // variables are.
+  env->SetIfUnset("OMPI_MCA_schizo", "^orte,slurm,alps,flux,jsm,moab");
   // Its ranks would keep processors busy, for which others wait, while they wait for those.
-  if (ties.crowded) env->SetIfUnset("OMPI_MCA_mpi_oversubscribe", 1);
+  if (ties.traits.crowded) env->SetIfUnset("OMPI_MCA_mpi_oversubscribe", 1);
 }
 
 // Horovod's C++ client takes an IPv4 address only.
@@ -204,6 +205,20 @@ void SetNetwork(const v1::JobPart& part, EnvBuilder* env) {
   env->SetIfUnset("TP_SOCKET_IFNAME", name);
 }
 
+// By itself MPI uses any interface, docker0 too, behind whose address each host meets itself.
+void SetMpiNetwork(const v1::JobPart& part, const NodeTraits& node, EnvBuilder* env) {
+  const std::string& name = part.network().interface_name();
+  const std::string& address = part.network().address();
+  if (name.empty() || absl::StartsWith(address, "127.") || address == "::1") return;
+  for (const char* who : {"OMPI_MCA_btl_tcp", "OMPI_MCA_oob_tcp", "PRTE_MCA_prte"}) {
+    // One of the two only: with both there is no TCP at all.
+    if (node.names_networks || env->Has(absl::StrCat(who, "_if_exclude"))) continue;
+    env->SetIfUnset(absl::StrCat(who, "_if_include"), name);
+  }
+  // It would take a faster network away as well.
+  if (!node.rdma) env->SetIfUnset("UCX_NET_DEVICES", name);
+}
+
 void SetDtrain(const v1::JobPart& part, const v1::WorkerSpec& worker, const WorkerTies& ties,
                EnvBuilder* env) {
   env->Set("DTRAIN_JOB_ID", part.job_id());
@@ -275,6 +290,7 @@ std::vector<std::string> WorkerEnv::Of(const v1::WorkerSpec& worker, const Worke
   if (has(v1::CONTRACT_SAGEMAKER)) SetSagemaker(part_, worker, env);
   if (has(v1::CONTRACT_TORCHRUN_AGENT)) SetTorchrunAgent(part_, env);
   if (part_.contracts_size() > 0) SetNetwork(part_, &env);
+  if (has(v1::CONTRACT_MPI)) SetMpiNetwork(part_, ties.traits, &env);
   SetDtrain(part_, worker, ties, &env);
   SetGpus(worker, &env);
   env.SetIfUnset("PYTHONUNBUFFERED", 1);

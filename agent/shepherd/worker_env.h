@@ -11,12 +11,19 @@
 
 namespace dtrain::shepherd {
 
+// What else a node has that its workers' variables depend on.
+struct NodeTraits {
+  bool crowded = false;         // there are more workers than processors
+  bool rdma = false;            // InfiniBand, RoCE and the like
+  bool names_networks = false;  // a file of Open MPI's parameters says which networks it uses
+};
+
 // What ties a worker to its shepherd.
 struct WorkerTies {
-  int pmi = -1;                 // number in the worker of its end of the PMI socket; -1: none
-  int page = -1;                // of the memory it shares with the shepherd
-  uint16_t pmix = 0;            // the port of the node's PMIx; 0: none
-  bool crowded = false;         // there are more workers than processors
+  int pmi = -1;       // number in the worker of its end of the PMI socket; -1: none
+  int page = -1;      // of the memory it shares with the shepherd
+  uint16_t pmix = 0;  // the port of the node's PMIx; 0: none
+  NodeTraits traits{};
   std::string shepherd{};       // os::ProcessMark of it
   std::string pid_namespace{};  // in which that names a process
   std::string error_file{};     // where PyTorch writes why it fails; empty: nowhere

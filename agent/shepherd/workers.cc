@@ -52,12 +52,12 @@ std::optional<v1::NodeFailure> Workers::Start(const v1::JobPart& part, const Sur
   const std::string mark = os::ProcessMark(getpid());
   const std::string pid_namespace = os::PidNamespace();
   const WorkerEnv env(part, around.agent_env);
-  const bool crowded = IsCrowded(part);
+  const NodeTraits traits = ReadTraits(part, around.agent_env);
   for (int i = 0; i < part.workers_size();) {
     const WorkerSetup setup{
         part,        env,           directories,      limits,       around.cgroup.fd(),
         mark,        pid_namespace, around.scratch,   around.state, around.code,
-        around.pmix, crowded,       around.containers};
+        around.pmix, traits,        around.containers};
     const v1::WorkerSpec& spec = part.workers(i);
     os::SpawnError error;
     auto worker = Worker::Start(loop_, setup, spec, hooks_, &error);

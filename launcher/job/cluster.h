@@ -22,6 +22,7 @@ class Cluster {
     bool ended = false;     // no worker lives there
     bool released = false;  // nor has the job anything else there
     std::optional<uint32_t> plan_index;
+    std::string reached{};  // its address, as its connection has it; empty: not known
   };
 
   Cluster(hosts::HostList hosts, JobOptions options, TimePoint begin);
@@ -55,6 +56,7 @@ class Cluster {
   void Enter(State next);
   // For JoinPhase.
   void SetConnected(NodeId node, bool connected) { At(node).connected = connected; }
+  void SetReached(NodeId node, std::string address) { At(node).reached = std::move(address); }
   // For JoinPhase and ReservePhase: the first, and what is free by now.
   void SetInventory(NodeId node, v1::Inventory inventory);
   // For whoever asks a node for something. "": for nothing more.

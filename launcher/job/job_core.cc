@@ -134,6 +134,7 @@ enum Kind {
   kPmix,
   kElastic,
   kCheckpoint,
+  kSaving,
   kFinishedMsg,
   kReleased,
   kFailure,
@@ -193,6 +194,7 @@ constexpr Row kTable[] = {
     {kElastic,       "elastic message",
                                    {kIllegal,                     kIllegal,                       kIllegal,                       kIgnore,                        kIgnore,                        kIgnore}},
     {kCheckpoint,    "Checkpoint", {kIllegal,                     kIllegal,                       kIllegal,                       kIgnore,                        kIgnore,                        kIgnore}},
+    {kSaving,        "Saving",     {kIllegal,                     kIllegal,                       kIllegal,                       kIgnore,                        kIgnore,                        On<&StopPhase::OnSaving>}},
     {kFinishedMsg,   "Finished",   {kIllegal,                     kIllegal,                       kIllegal,                       On<&RunPhase::OnFinished>,      On<&RunPhase::OnFinished>,      On<&RunPhase::OnFinished>}},
     // It may overtake all that the shepherd says, when the launcher comes back to the agent.
     {kReleased,      "Released",   {kIllegal,                     kIllegal,                       kIllegal,                       On<&StopPhase::OnReleased>,     On<&StopPhase::OnReleased>,     On<&StopPhase::OnReleased>}},
@@ -282,6 +284,8 @@ Kind KindOf(const v1::JobEvent& message) {
       return kElastic;
     case v1::JobEvent::kCheckpoint:
       return kCheckpoint;
+    case v1::JobEvent::kSaving:
+      return kSaving;
     case v1::JobEvent::kFinished:
       return kFinishedMsg;
     case v1::JobEvent::kFailure:

@@ -85,10 +85,12 @@ struct NodePhase {
   std::string waiting_for;
 };  // "ssh authentication", ...
 // A session stands; Hello may be sent. `same_machine`: the agent is our child, and its stream ends
-// when it does: as long as that stands, silence says nothing of it.
+// when it does: as long as that stands, silence says nothing of it. `reached`: the address at which
+// we did, as far as known.
 struct NodeConnected {
   NodeId node;
   bool same_machine = false;
+  std::string reached{};
 };
 // `received_unix_nanos` is our own wall clock, to compare the clocks of the nodes; 0: not known.
 struct AgentMessage {

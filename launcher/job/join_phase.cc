@@ -57,6 +57,7 @@ void JoinPhase::OnConnected(const Event& event) {
   const NodeId id = connected.node;
   if (cluster_.node(id).connected || early_faults_.has_failed(id)) return;
   cluster_.SetConnected(id, true);
+  cluster_.SetReached(id, connected.reached);
   cluster_.SetWaitingFor(id, "its inventory");
   // It says that it lives from the Hello on, also while it takes its inventory.
   lease_watch_.Watch(id, connected.same_machine);

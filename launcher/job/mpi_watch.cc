@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "launcher/job/outcome.h"
 #include "rendezvous/barrier_core.h"
@@ -13,6 +14,11 @@ namespace {
 
 // From the first rank's MPI_Init to the last one's, where files come from a slow disk.
 constexpr Duration kInitPatience = std::chrono::seconds(10);
+// For ranks that fail, too, with a code of their own, and for those that end likewise.
+constexpr Duration kUnfinishedPatience = std::chrono::seconds(2);
+// What MPICH's like and Open MPI write when a call fails, and what is left of that above a trace.
+constexpr absl::string_view kMpiComplaints[] = {"Fatal error in ", "MPIR_", "libmpi",
+                                                "*** An error occurred in MPI_"};
 
 v1::PmixJob PmixJobOf(const plan::Plan& plan) {
   v1::PmixJob job;
@@ -62,6 +68,50 @@ void MpiWatch::OnNodeEnded(NodeId node) {
 
 void MpiWatch::OnRankEnded(uint32_t rank) {
   if (pmix_) Sort(rank);
+  const v1::WorkerExit& exit = ranks_.at(rank).exit;
+  if (HasFailed(exit)) return;
+  if (exit.world() == v1::WorkerExit::WORLD_LEFT) ++finished_;
+  if (exit.world() != v1::WorkerExit::WORLD_INSIDE) return;
+  unfinished_.insert(rank);
+  unfinished_since_ = std::min(unfinished_since_, cluster_.now());
+}
+
+TimePoint MpiWatch::unfinished_at() const {
+  const JobOptions& options = cluster_.options();
+  if (unfinished_.empty() || options.exit_timeout <= Duration::zero()) return kNever;
+  return After(unfinished_since_, options.exit_timeout_ends_job
+                                      ? options.exit_timeout
+                                      : std::min(options.exit_timeout, kUnfinishedPatience));
+}
+
+std::string MpiWatch::UnfinishedText(absl::string_view others) const {
+  if (unfinished_.empty()) return "";
+  std::vector<std::string> who;
+  for (const uint32_t rank : unfinished_) who.push_back(ranks_.Name(rank));
+  return absl::StrCat(rendezvous::FormatHosts(who),
+                      " ended with 0 after MPI_Init but without MPI_Finalize", others);
+}
+
+// Programs that avoid MPI_Finalize, as it hangs or crashes, do so on every rank.
+std::string MpiWatch::JudgeEnd() {
+  if (finished_ > 0 && unfinished_at() != kNever) {
+    return UnfinishedText(", which other ranks have called");
+  }
+  if (!unfinished_.empty()) {
+    out_.Warn(UnfinishedText(": whether their work was complete is not known"));
+  }
+  return "";
+}
+
+std::string MpiWatch::CauseOf(const v1::WorkerExit& failed) const {
+  if (unfinished_at() == kNever) return "";
+  for (const absl::string_view complaint : kMpiComplaints) {
+    if (absl::StrContains(failed.stderr_tail(), complaint)) {
+      return UnfinishedText(absl::StrCat(", and MPI failed on ", ranks_.Name(failed.rank()),
+                                         " after that (exit code ", WorkerExitCode(failed), ")"));
+    }
+  }
+  return "";
 }
 
 // Puts it where it belongs, after it has joined, left or ended.

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "launcher/job/cluster.h"
 #include "launcher/job/out.h"
 #include "launcher/job/rank_table.h"
@@ -27,6 +28,16 @@ class MpiWatch {
   absl::Status OnPmix(const Event& event);
   void OnNodeEnded(NodeId node);
   void OnRankEnded(uint32_t rank);
+
+  // From when on ranks that ended with 0 inside MPI end the job, if others still run; kNever: no
+  // rank has.
+  TimePoint unfinished_at() const;
+  // Of those ranks; `others`: what these do, or have done.
+  std::string UnfinishedText(absl::string_view others) const;
+  // When all ranks have ended with 0: why that is no success; "": it is one.
+  std::string JudgeEnd();
+  // Of a failed rank: the text if its MPI library fails as a peer has gone that way; else "".
+  std::string CauseOf(const v1::WorkerExit& failed) const;
 
   // Since when it is certain that MPI_Init waits for a rank that has ended with 0; kNever: it does
   // not.
@@ -55,6 +66,10 @@ class MpiWatch {
   // of their node did: no message may cost a look at all ranks.
   std::unordered_set<uint32_t> inside_;
   std::set<std::pair<TimePoint, uint32_t>> ended_outside_;
+  // Ranks that ended with 0 inside the world, since when, and how many had left it.
+  std::set<uint32_t> unfinished_;
+  TimePoint unfinished_since_ = kNever;
+  size_t finished_ = 0;
 };
 
 }  // namespace dtrain::job

@@ -19,7 +19,8 @@ constexpr uint32_t kProbeTimeoutMs = 2500;
 void ProbePhase::Begin() {
   nodes_.clear();
   for (const plan::PlannedNode& node : cluster_.plan().nodes) {
-    nodes_.push_back({node.entry.host, &cluster_.view(node.node).inventory});
+    nodes_.push_back(
+        {node.entry.host, &cluster_.view(node.node).inventory, cluster_.node(node.node).reached});
   }
   absl::StatusOr<rendezvous::Candidates> found =
       rendezvous::FindCandidates(nodes_, cluster_.options().net);
@@ -28,6 +29,16 @@ void ProbePhase::Begin() {
   cluster_.Enter(State::kProbing);
   // First what would be chosen if all worked: mostly it does, and nothing waits for time-outs.
   Send(rendezvous::Preferred(candidates_));
+}
+
+// Once in a job, unless the user has chosen.
+void ProbePhase::TellChoice(const std::vector<rendezvous::Chosen>& chosen) {
+  const bool is_detail = !cluster_.options().net.empty() || cluster_.options().attempt > 0;
+  std::string why = rendezvous::WhyChosen(candidates_, chosen);
+  if (!why.empty()) out_.Add(Warn{std::move(why), is_detail});
+  for (std::string& offer : rendezvous::Offers(nodes_, candidates_)) {
+    out_.Add(Warn{std::move(offer), /*detail=*/true});
+  }
 }
 
 void ProbePhase::NoAddress(const absl::Status& why) {
@@ -72,7 +83,10 @@ void ProbePhase::Finish() {
   absl::StatusOr<std::vector<rendezvous::Chosen>> chosen =
       rendezvous::ChooseAddresses(nodes_, probed_, requests_, reports_);
   if (chosen.ok()) {
-    if (!cluster_.options().survey) return hold_.Begin(*std::move(chosen));
+    if (!cluster_.options().survey) {
+      TellChoice(*chosen);
+      return hold_.Begin(*std::move(chosen));
+    }
     chosen_ = *std::move(chosen);
     return stop_.Succeed();
   }

@@ -30,6 +30,7 @@ class ProbePhase {
  private:
   void Send(rendezvous::Candidates probed);
   void Finish();
+  void TellChoice(const std::vector<rendezvous::Chosen>& chosen);
   void NoAddress(const absl::Status& why);
 
   Cluster& cluster_;

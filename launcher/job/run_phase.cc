@@ -21,7 +21,9 @@ void RunPhase::Begin() {
 }
 
 void RunPhase::CheckAllEnded() {
-  if (cluster_.state() == State::kRunning && ranks_.ended() == ranks_.size()) stop_.Succeed();
+  if (cluster_.state() != State::kRunning || ranks_.ended() < ranks_.size()) return;
+  std::string why = watches_.mpi.JudgeEnd();
+  why.empty() ? stop_.Succeed() : watches_.ranks.Stalled(std::move(why));
 }
 
 // False when it was not a word about a living worker of that node.
@@ -52,6 +54,8 @@ absl::Status RunPhase::OnExit(const Event& event) {
     // Not by us: the agent acted on its own lease, or somebody ended the agent.
     ended_unasked_ = message.node;
     if (!watches_.stalls.retelling()) OnAllRetold();
+  } else if (std::string cause = watches_.mpi.CauseOf(exit); !cause.empty()) {
+    watches_.ranks.Stalled(std::move(cause));
   } else {
     stop_.Stop(Cause::Failure(OrderOf(message), exit));
   }

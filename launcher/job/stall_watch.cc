@@ -120,8 +120,9 @@ void StallWatch::Plan() {
   stall_at_ = kNever;
   const Duration patience = cluster_.options().exit_timeout;
   if (with_exits_.empty() || patience <= Duration::zero()) return;
+  stall_at_ = mpi_watch_.unfinished_at();
   if (const TimePoint since = mpi_watch_.stalled_since(); since != kNever) {
-    stall_at_ = After(since, patience);
+    stall_at_ = std::min(stall_at_, After(since, patience));
   }
   if (!fence_->in_progress()) return;
   while (unentered_ < with_exits_.size() && fence_->has_entered(with_exits_[unentered_])) {
@@ -161,6 +162,10 @@ void StallWatch::OnEarlyExit() {
 }
 
 void StallWatch::OnStall() {
+  std::string unfinished = mpi_watch_.UnfinishedText(
+      absl::StrCat("; ", ranks_.size() - ranks_.ended(), " of ", Count(ranks_.size(), "rank"),
+                   " still run and may wait for it (--exit-timeout)"));
+  if (!unfinished.empty()) return rank_watch_.Stalled(std::move(unfinished));
   if (std::string mpi = mpi_watch_.StallText(); !mpi.empty()) {
     return rank_watch_.Stalled(std::move(mpi));
   }

@@ -14,6 +14,8 @@ namespace {
 
 // The shepherd itself kills at the end of the grace. Only when it seems not to, we say so again.
 constexpr Duration kKillMargin = std::chrono::seconds(1);
+// A node that still saves says so every half second.
+constexpr Duration kSavingHolds = std::chrono::seconds(5);
 // The kernel may need seconds to tear down a process with much memory or a GPU context. A user who
 // cancelled is not kept longer than this after KILL; with the second above it leaves another one,
 // for goodbyes and the last output, of the five after the grace in which we promise to be gone.
@@ -58,7 +60,7 @@ void StopPhase::Begin() {
   }
   cluster_.Enter(State::kStopping);
   // After a success the workers are gone already; what they left behind has the same time to go.
-  kill_at_ = cluster_.now() + LongestGrace() + kKillMargin;
+  kill_at_ = cluster_.now() + cluster_.options().grace + kKillMargin;
   give_up_at_ = kill_at_ + kGiveUp;
   for (uint32_t i = 0; i < cluster_.size(); ++i) {
     if (cluster_.is_spare(NodeId(i))) LetGo(NodeId(i));
@@ -67,11 +69,12 @@ void StopPhase::Begin() {
   LetGoOfAllDone();
 }
 
-// A shepherd that says nothing at all is known by its silence.
-Duration StopPhase::LongestGrace() const {
-  const JobOptions& options = cluster_.options();
-  if (options.grace <= Duration::zero()) return options.grace;
-  return std::max(options.grace, options.grace_limit);
+// The shepherd knows how long that may go on. Only then the deadlines rise.
+void StopPhase::OnSaving(const Event&) {
+  if (kill_at_ == kNever || cluster_.options().grace_limit <= Duration::zero()) return;
+  kill_at_ = std::max(kill_at_, cluster_.now() + kSavingHolds);
+  give_up_at_ = std::max(give_up_at_, kill_at_ + (cancelled_ ? kGiveUpCancelled : kGiveUp));
+  if (cut_logs_at_ != kNever && cluster_.any_held()) cut_logs_at_ = give_up_at_;
 }
 
 void StopPhase::SendStop() {

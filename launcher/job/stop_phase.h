@@ -23,8 +23,7 @@ namespace dtrain::job {
 //   -------------------------|--------------------|----------------------------------------------
 //   Stop(cause)              | nothing runs yet   | lets go of all nodes; the end
 //                            | starting, running  | Stop{grace} to those that run; kill_at =
-//                            |                    | now + max(grace, its limit) + 1 s;
-//                            |                    | give_up_at = kill_at + 125 s
+//                            |                    | now + grace + 1 s; give_up_at = kill_at + 125 s
 //                            | stopping           | offered to Verdicts
 //   Succeed()                | running            | as above, Stop only to rank 0's node, for what
 //                            |                    | it holds for ranks elsewhere
@@ -34,6 +33,8 @@ namespace dtrain::job {
 //   OutputGone(verdict)      | any                | Cancel; nobody's output is awaited any more
 //   KillNow(): second Ctrl-C | stopping           | as kill_at; cut_logs_at = all free ? now :
 //                            |                    | give_up_at
+//   OnSaving(node)           | before kill_at     | kill_at >= now + 5 s, and give_up_at,
+//                            |                    | cut_logs_at as above
 //   kill_at                  | any is not free    | Stop{0} to them, EndJob{1 s} to their agents,
 //                            |                    | which also shortens the wait for GPUs;
 //                            |                    | give_up_at <= now + (cancelled ? 3 : 125) s
@@ -45,7 +46,8 @@ namespace dtrain::job {
 //   cut_logs_at              | it has ended       | "did not wait for its last output"; it is done
 //   OnLost(node)             | not done           | it is lost; the caller offers why
 //   the last is done or lost | stopping           | warnings; success if no verdict stands; Finish
-// A deadline is set once and then only falls; one that has come does not come again.
+// A deadline is set once and then only falls, but for OnSaving; one that has come does not come
+// again.
 class StopPhase {
  public:
   StopPhase(Cluster& cluster, Out& out, Verdicts& verdicts, NodeWarnings& warnings)
@@ -69,6 +71,7 @@ class StopPhase {
   void OnEnded(NodeId node);
   absl::Status OnReleased(const Event& event);
   void OnDrained(const Event& event);
+  void OnSaving(const Event& event);
   void DropLogs(NodeId node) { drained_[node.value()] = true; }  // its output is not asked for
   // It is lost. What that means is offered next, and only then the end is looked for.
   void OnLost(NodeId node);
@@ -81,7 +84,6 @@ class StopPhase {
 
  private:
   void Begin();
-  Duration LongestGrace() const;
   void SendStop();
   void Kill();
   void GiveUp();

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <future>
 #include <memory>
+#include <string>
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
@@ -19,6 +20,7 @@ class SshEvents {
  public:
   virtual ~SshEvents() = default;
   virtual void OnPhase(Phase phase) = 0;
+  virtual void OnReached(std::string address) = 0;  // see Connection
   virtual void OnReady(os::UniqueFd stream) = 0;
   virtual void OnFailed(absl::Status status) = 0;
   virtual void OnNeedsOpenSsh(const std::string& why) = 0;

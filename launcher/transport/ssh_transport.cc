@@ -77,6 +77,8 @@ class SshTransport::SshConnection : public Connection, public SshEvents {
   void OnPhase(Phase phase) override {
     if (callbacks_.on_phase) callbacks_.on_phase(phase);
   }
+  std::string address() const override { return address_; }
+  void OnReached(std::string address) override { address_ = std::move(address); }
   void OnReady(os::UniqueFd stream) override {
     stream_.Reset(fcntl(stream.get(), F_DUPFD_CLOEXEC, 3));
     auto on_ready = std::move(callbacks_.on_ready);
@@ -105,6 +107,7 @@ class SshTransport::SshConnection : public Connection, public SshEvents {
   Callbacks callbacks_;
   std::unique_ptr<Connection> open_ssh_;  // which it is then
   os::UniqueFd stream_;                   // a duplicate, to end the stream with
+  std::string address_;
   absl::Status reason_;
 };
 
@@ -192,7 +195,10 @@ void SshTransport::Start(std::shared_ptr<SshLink> link, Target target) {
             events.OnFailed(std::move(told));
           });
         } else {
-          SshLink::Post(link, [](SshEvents& events) { events.OnPhase(Phase::kStartingAgent); });
+          SshLink::Post(link, [address = AddressOf((*session)->socket_fd())](SshEvents& events) {
+            events.OnReached(address);
+            events.OnPhase(Phase::kStartingAgent);
+          });
           const AgentBinary::Result& images = agent.Wait();
           if (images.ok()) {
             SshPump(link, **session, *images, agent.order(), BridgeFlag(target)).Run();

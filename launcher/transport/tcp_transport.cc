@@ -34,18 +34,18 @@ constexpr size_t kThreads = 32;
 constexpr std::chrono::milliseconds kLeastHandshake{1000};
 constexpr char kGrpc[] = "h2";
 
-// Of the other end; empty when it has gone already.
+}  // namespace
+
 std::string AddressOf(int socket) {
   sockaddr_storage peer = {};
   socklen_t size = sizeof(peer);
   auto* generic = reinterpret_cast<sockaddr*>(&peer);
   char text[INET6_ADDRSTRLEN + IF_NAMESIZE + 1] = "";
   if (getpeername(socket, generic, &size) != 0) return "";
+  if (peer.ss_family != AF_INET && peer.ss_family != AF_INET6) return "";
   getnameinfo(generic, size, text, sizeof(text), nullptr, 0, NI_NUMERICHOST);
   return text;
 }
-
-}  // namespace
 
 // A host that is dialed, wanted already or not yet. What the pool has of it is shared, as it may
 // outlive us.
@@ -125,6 +125,7 @@ class TcpTransport::Link : public Connection {
   }
   ~Link() override { *alive_ = false; }
   absl::Status CloseReason() const override { return closed_; }
+  std::string address() const override { return address_; }
 
  private:
   void OnDialed(absl::StatusOr<Dialed> dialed) {
@@ -138,8 +139,10 @@ class TcpTransport::Link : public Connection {
                        "--listen, on port ", transport_.PortOf(target_), " (--agent-port)?")));
     }
     AllowSilence(dialed->socket.get());  // a handshake has a limit of its own
-    const std::string address = AddressOf(dialed->socket.get());
-    if (!address.empty()) transport_.reached_[{target_.host, transport_.PortOf(target_)}] = address;
+    address_ = AddressOf(dialed->socket.get());
+    if (!address_.empty()) {
+      transport_.reached_[{target_.host, transport_.PortOf(target_)}] = address_;
+    }
     callbacks_.on_phase(Phase::kAuthenticating);
     tls::Stream::Callbacks callbacks;
     callbacks.on_ready = [this](tls::Ready ready) {
@@ -167,6 +170,7 @@ class TcpTransport::Link : public Connection {
   Callbacks callbacks_;
   const std::shared_ptr<Call> call_;
   bool ready_ = false;
+  std::string address_;
   absl::Status closed_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   std::unique_ptr<tls::Stream> stream_;

@@ -64,7 +64,12 @@ class Connection {
   // After the stream ended: why, as far as the transport knows ("ssh: Connection reset by peer",
   // "command exited with status 255: <last lines of its stderr>"). OK when it knows of nothing.
   virtual absl::Status CloseReason() const = 0;
+  // Where on the network it has reached the host; empty: not known.
+  virtual std::string address() const { return ""; }
 };
+
+// Of the other end of a TCP connection; empty when it has gone already, or is none.
+std::string AddressOf(int socket);
 
 // local, ssh and command are its three kinds (docs/architecture.md). Connecting to all nodes at
 // once is the caller's; a transport bounds what it does at a time by itself. It outlives its

@@ -61,7 +61,8 @@ def run_ok(cluster, *words, **options):
 
 def start_sleepers(cluster, *words):
     """Ranks that write a line each and stay, whatever they are told."""
-    launch = cluster.start_launch([*HOSTS, *IN, *words, "--", "sh", "-c", "trap '' TERM; echo up; sleep 1000"])
+    grace = [] if "--grace" in words else ["--grace", "3s"]
+    launch = cluster.start_launch([*grace, *HOSTS, *IN, *words, "--", "sh", "-c", "trap '' TERM; echo up; sleep 1000"])
     launch.wait_for("] up", count=4)
     return launch
 

@@ -149,9 +149,9 @@ def test_deepspeed(cluster):
                       "--no_local_rank", SUM, 1)
     assert_sums(excluded, 1)
     assert "on node1" in excluded.out
-    here = dtrain(cluster, "deepspeed", "--hostfile", "/no/such", "--num_gpus=2", SUM, 2)
-    assert_sums(here, 2)
-    assert "there is no host file /no/such" in here.err, here
+    missing = dtrain(cluster, "deepspeed", "--hostfile", "/no/such", "--num_gpus=2", SUM, 2)
+    assert missing.code == 2 and "there is no file /no/such" in missing.err, missing
+    assert_sums(dtrain(cluster, "deepspeed", "--hostfile", "none", "--num_gpus=2", SUM, 2), 2)
 
 
 @needs_torch

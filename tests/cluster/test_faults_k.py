@@ -279,7 +279,7 @@ def test_k6_stop_and_continue(cluster):
 # K7
 @pytest.mark.parametrize("first", [0.0, 0.05, 0.2, 0.5])
 def test_k7_term_every_ten_milliseconds(cluster, first):
-    launch = cluster.start_launch([*cluster.hosts_flag(2), "--", *STUBBORN])
+    launch = cluster.start_launch(["--grace", "5s", *cluster.hosts_flag(2), "--", *STUBBORN])
     time.sleep(first)
     deadline = time.monotonic() + 20
     while launch.process.poll() is None and time.monotonic() < deadline:

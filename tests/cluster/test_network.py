@@ -1,5 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Addresses and interfaces that the workers are given, on hosts whose networks differ."""
+import shutil
+import subprocess
+
+import pytest
+
+import hosts
+
 SHOW = ["sh", "-c", 'echo "$RANK $MASTER_ADDR $NCCL_SOCKET_IFNAME $GLOO_SOCKET_IFNAME"']
 TALK = ["/usr/bin/python3", "-I", "-c", """
 import os, socket, time
@@ -57,6 +64,77 @@ def test_net_chooses_among_several_networks(make_cluster):
     assert {row[0] for row in shown(cluster, "--net", "eth0")} == {"10.77.0.1"}
     result = cluster.launch(["--net", "10.9.0.0/16", *cluster.hosts_flag(1), "--", *SHOW])
     assert result.code == 2 and "10.9.0.0/16" in result.err and "node0" in result.err, result
+
+
+@pytest.fixture
+def two_networks(make_cluster):
+    """eth0, which the launching machine has, too, and ib0, by which it reaches the hosts as well."""
+    cluster = make_cluster(2)
+    cluster.add_network("br1", "192.168.77", ["ib0", "ib0"])
+    cluster.fabric(f"link add headib type veth peer name ib0 netns {cluster.head.pid}\n"
+                   "link set headib master br1 up\n")
+    cluster.head.network("addr add 192.168.77.100/24 dev ib0\nlink set ib0 up\n")
+    config = cluster.head.base / "root/.ssh/config"
+    config.write_text(config.read_text().replace("StrictHostKeyChecking yes", "") +
+                      "Host *\n  StrictHostKeyChecking no\n")
+    return cluster
+
+
+def interfaces_of(result):
+    assert result.code == 0, result
+    return {tuple(line.split()[1:3]) for line in result.lines}
+
+
+def test_an_address_that_was_written_is_the_network_of_the_workers(two_networks):
+    plain = ["--tag-output", "none"]
+    where = "192.168.77.1:1,192.168.77.2:1"
+    result = two_networks.launch([*plain, "-H", where, "--", *SHOW])
+    assert interfaces_of(result) == {("192.168.77.1", "=ib0")}, result
+    assert ("the workers use 192.168.77.0/24 (ib0), which the list of hosts names; "
+            "10.77.0.0/24 is there, too (--net chooses)\n") in result.err, result
+    assert "10.77.0.1 on eth0" not in result.err, result
+    result = two_networks.launch([*plain, "-v", "-H", where, "--", *SHOW])
+    assert "192.168.77.1 has 192.168.77.1 on ib0, 10.77.0.1 on eth0" in result.err, result
+    result = two_networks.launch([*plain, "-H", where, "--net", "eth0", "--", *SHOW])
+    assert interfaces_of(result) == {("10.77.0.1", "=eth0")} and "workers use" not in result.err, result
+
+
+def test_where_the_name_of_a_host_leads_is_the_network_of_the_workers(two_networks):
+    config = two_networks.head.base / "root/.ssh/config"
+    config.write_text("Host fast0\n  HostName 192.168.77.1\nHost fast1\n  HostName 192.168.77.2\n" +
+                      config.read_text())
+    result = two_networks.launch(["--tag-output", "none", "-H", "fast0:1,fast1:1", "--", *SHOW])
+    assert interfaces_of(result) == {("192.168.77.1", "=ib0")}, result
+    assert "192.168.77.0/24 (ib0), where the names of the hosts lead; " in result.err, result
+
+
+# docker0 has the same address on every host, and MPI by itself tries every one.
+@pytest.mark.parametrize("compiler", ["mpicc.openmpi", "mpicc.mpich"])
+def test_mpi_uses_the_network_that_was_proven(make_cluster, compiler):
+    cluster = make_cluster(2)
+    for node in cluster.nodes:
+        node.network("link add docker0 type bridge\naddr add 172.17.0.1/16 dev docker0\n"
+                     "link set docker0 up\nlink add d0 type veth peer name d1\n"
+                     "link set d1 master docker0 up\nlink set d0 up\n")
+    binary = cluster.base / "sums"
+    subprocess.run([compiler, "-O1", "-o", binary, hosts.HERE / "programs/mpi_allreduce.c"], check=True)
+    for net in ([], ["--net", "10.77.0.0/24"]):
+        result = cluster.launch([*net, "-x", "SKIP_FINALIZE=1", *cluster.hosts_flag(1), "--", binary],
+                                timeout=30)
+        assert result.code == 0 and "all sums are right" in result.out, result
+
+
+def test_a_network_that_open_mpis_own_file_names_is_kept(make_cluster):
+    cluster = make_cluster(2)
+    show = ["sh", "-c", "env | grep -c _tcp_if_ || true"]
+    result = cluster.launch(["--tag-output", "none", *cluster.hosts_flag(1), "--", *show])
+    assert result.lines == ["2", "2"], result
+    folder = cluster.nodes[1].base / "root/.openmpi"
+    folder.mkdir()
+    (folder / "mca-params.conf").write_text("# of this site\nbtl_tcp_if_exclude = docker0\n")
+    result = cluster.launch(["--tag-output", "none", *cluster.hosts_flag(1), "--", *show])
+    assert sorted(result.lines) == ["0", "2"], result
+    shutil.rmtree(folder)
 
 
 def test_a_network_that_not_all_hosts_share_is_not_chosen(make_cluster):

@@ -243,6 +243,22 @@ def some_ranks(program, others):
     return ["sh", "-c", f'if [ "$RANK" = 1 ]; then {others}; else exec {program("mpi_world")} 4; fi']
 
 
+# Of a scheduler around the job, whose own launcher it would look for.
+@pytest.mark.parametrize("variables", [
+    ["SLURM_JOBID=1", "SLURM_NODELIST=node1"],
+    ["SLURM_JOBID=1", "SLURM_NODELIST=node1", "SLURM_STEP_ID=0", "SLURM_PROCID=0"],
+    ["PBS_JOBID=1.x", "PBS_ENVIRONMENT=PBS_BATCH", "PBS_NODEFILE=/nonexistent"],
+    ["LSB_JOBID=1", "LSB_HOSTS=node1", "LSB_AFFINITY_HOSTFILE=/nonexistent", "JSM_NAMESPACE_RANK=0"],
+    ["FLUX_JOB_ID=1", "FLUX_URI=local:///nonexistent", "FLUX_EXEC_PATH=/nonexistent"],
+    ["JOB_ID=1", "PE_HOSTFILE=/nonexistent", "SGE_ROOT=/nonexistent", "ARC=x"],
+    ["ALPS_APP_ID=3", "PALS_APID=x", "ALPS_APP_PE=0"]], ids=lambda given: given[0].split("_")[0])
+def test_variables_of_a_scheduler_change_nothing(cluster, program, variables):
+    flags = [word for entry in variables for word in ("-x", entry)]
+    result = cluster.launch(["-H", "node0:1,node1:1", *flags, *WINDOWS, "--", program("mpi_world"), 2],
+                            timeout=30)
+    assert result.code == 0 and "world 2 is right, on 2 hosts" in result.out, result
+
+
 def test_a_rank_that_never_calls_init_is_named(cluster, program):
     """It runs on: the others wait, as they would under mpirun, and the user hears for whom."""
     gate = cluster.base / "init-gate"

@@ -4,6 +4,7 @@ PBS, LSF and Grid Engine have no packages: unit tests feed dtrain their files an
 import os
 import re
 import signal
+import subprocess
 
 import pytest
 
@@ -98,6 +99,15 @@ def test_workers_see_the_job_but_no_step(cluster, slurm, through):
     job = next(line for line in result.lines if line.startswith("DTRAIN_JOB_ID=")).partition("=")[2]
     ours = [line for line in result.lines if re.match(r"PMIX_(NAMESPACE|SERVER_URI)", line)]
     assert len(ours) == 7 and all(f"={job}-0" in line for line in ours), result
+
+
+@pytest.mark.parametrize("mpi", ["openmpi", "mpich"])
+def test_mpi_programs_are_one_world(cluster, slurm, mpi):
+    binary = cluster.base / f"{mpi}-sums"
+    subprocess.run([f"mpicc.{mpi}", "-O1", "-o", binary, hosts.HERE / "programs/mpi_allreduce.c"],
+                   check=True)
+    result = launch(slurm, TWO_BY_TWO, ["-x", "SKIP_FINALIZE=1", "--", binary])
+    assert result.code == 0 and result.out.count("all sums are right") == 1, result
 
 
 def test_a_batch_job_submitted_without_environment(cluster, slurm):

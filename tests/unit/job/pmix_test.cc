@@ -167,5 +167,113 @@ TEST_F(PmixTest, AnExitTimeoutThatWasGivenSaysWhatTheyWaitFor) {
   EXPECT_THAT(verdict().message, HasSubstr("wait in MPI_Init for rank 1 on node0"));
 }
 
+class UnfinishedTest : public PmixTest {
+ protected:
+  void EndInside(uint32_t rank) { End(rank, v1::WorkerExit::WORLD_INSIDE); }
+  void EndFinished(uint32_t rank) { End(rank, v1::WorkerExit::WORLD_LEFT); }
+  void Fail(uint32_t rank, int code, const std::string& words) {
+    v1::WorkerExit exit = ExitOf(rank, code);
+    exit.set_stderr_tail(words);
+    Exit(std::move(exit));
+  }
+
+ private:
+  void End(uint32_t rank, v1::WorkerExit::World world) {
+    v1::WorkerExit exit = ExitOf(rank, 0);
+    exit.set_world(world);
+    Exit(std::move(exit));
+  }
+};
+
+TEST_F(UnfinishedTest, ARankThatEndsInsideTheWorldEndsTheJobSoon) {
+  Make(2);
+  RunUntil(State::kRunning);
+  EndInside(3);
+  Pass(milliseconds(1900), {0, 1});
+  EXPECT_EQ(core_->state(), State::kRunning);
+  Pass(milliseconds(200), {0, 1});
+  ASSERT_EQ(core_->state(), State::kStopping);
+  EndAll();
+  EXPECT_EQ(verdict().exit_code, 205);
+  EXPECT_THAT(verdict().message,
+              AllOf(HasSubstr("rank 3 on node1 ended with 0"), HasSubstr("without MPI_Finalize"),
+                    HasSubstr("3 of 4 ranks still run")));
+}
+
+TEST_F(UnfinishedTest, ATimeThatWasGivenIsKept) {
+  options_.exit_timeout = seconds(20);
+  options_.exit_timeout_ends_job = true;
+  Make(2);
+  RunUntil(State::kRunning);
+  EndInside(3);
+  Pass(seconds(19), {0, 1});
+  EXPECT_EQ(core_->state(), State::kRunning);
+  Pass(seconds(1), {0, 1});
+  EndAll();
+  EXPECT_THAT(verdict().message, HasSubstr("without MPI_Finalize"));
+}
+
+TEST_F(UnfinishedTest, ZeroIsForEver) {
+  options_.exit_timeout = Duration::zero();
+  Make(2);
+  RunUntil(State::kRunning);
+  EndInside(3);
+  Pass(seconds(100), {0, 1});
+  EXPECT_EQ(core_->state(), State::kRunning);
+  for (uint32_t rank : {0u, 1u, 2u}) EndFinished(rank);
+  EndAll();
+  EXPECT_EQ(verdict().exit_code, 0);
+  EXPECT_THAT(WarningsText(), HasSubstr("without MPI_Finalize"));
+}
+
+TEST_F(UnfinishedTest, OneAmongRanksThatFinishIsNoSuccess) {
+  Make(2);
+  RunUntil(State::kRunning);
+  EndInside(3);
+  for (uint32_t rank : {0u, 1u, 2u}) EndFinished(rank);
+  EndAll();
+  EXPECT_EQ(verdict().exit_code, 205);
+  EXPECT_THAT(verdict().message, HasSubstr("rank 3 on node1 ended with 0"));
+}
+
+TEST_F(UnfinishedTest, ThatAllRanksSkipItIsToldOnly) {
+  Make(2);
+  RunUntil(State::kRunning);
+  for (uint32_t rank : {0u, 1u, 2u, 3u}) EndInside(rank);
+  EndAll();
+  EXPECT_EQ(verdict().exit_code, 0);
+  EXPECT_THAT(WarningsText(), HasSubstr("without MPI_Finalize"));
+}
+
+TEST_F(UnfinishedTest, ACodeOfARanksOwnWins) {
+  Make(2);
+  RunUntil(State::kRunning);
+  EndInside(3);
+  Fail(0, 7, "bad input\n");
+  EndAll();
+  EXPECT_EQ(verdict().exit_code, 7);
+}
+
+// Last words are short, and a crash may follow.
+TEST_F(UnfinishedTest, AFailureOfMpiIsKnownByItsTraceToo) {
+  Make(2);
+  RunUntil(State::kRunning);
+  EndInside(3);
+  Fail(0, 15, "|  4  /lib/libmpich.so.12(MPIR_Err_return_comm+0x98)\n");
+  EndAll();
+  EXPECT_EQ(verdict().exit_code, 205);
+}
+
+TEST_F(UnfinishedTest, AFailureOfMpiAfterThatIsItsConsequence) {
+  Make(2);
+  RunUntil(State::kRunning);
+  EndInside(3);
+  Fail(0, 15, "Fatal error in internal_Finalize: Other MPI error\n");
+  EndAll();
+  EXPECT_EQ(verdict().exit_code, 205);
+  EXPECT_THAT(verdict().message, AllOf(HasSubstr("rank 3 on node1 ended with 0"),
+                                       HasSubstr("MPI failed on rank 0 on node0 after that")));
+}
+
 }  // namespace
 }  // namespace dtrain::job

@@ -543,6 +543,27 @@ TEST_F(StoppingTest, AGraceOfZeroKillsAtOnce) {
   EXPECT_EQ(JobSentTo(1, actions)[0].stop().grace_ms(), 0u);
 }
 
+// A node whose workers still write files says so again and again, and its shepherd knows how long
+// that may go on.
+TEST_F(StoppingTest, ANodeThatSavesIsNotToldToKill) {
+  options_.grace = seconds(5);
+  options_.grace_limit = std::chrono::minutes(10);
+  Reset(State::kRunning);
+  Signal(SIGINT);
+  v1::JobEvent saving;
+  saving.mutable_saving();
+  for (int i = 0; i < 30; ++i) {
+    Pass(seconds(1), {0, 1});
+    Message(1, saving);
+  }
+  EXPECT_FALSE(finished_);
+  EXPECT_EQ(JobSentTo(1, all_).back().stop().grace_ms(), 5000u);
+  Pass(seconds(5), {0, 1});
+  EXPECT_EQ(JobSentTo(1, all_).back().stop().grace_ms(), 0u);
+  Pass(seconds(4), {0, 1});
+  EXPECT_TRUE(finished_);
+}
+
 // With agents that never answer, the end still comes.
 TEST_F(StoppingTest, TheEndAlwaysComes) {
   options_.grace = seconds(5);

@@ -58,6 +58,7 @@ TEST_F(TableTest, IllegalMessagesAreTheNodesFaultAndNeverACrash) {
       {"fence_enter", Shepherd([](auto& e) { e.mutable_fence_enter(); })},
       {"elastic", Shepherd([](auto& e) { e.mutable_elastic(); })},
       {"checkpoint", Shepherd([](auto& e) { e.mutable_checkpoint(); })},
+      {"saving", Shepherd([](auto& e) { e.mutable_saving(); })},
       {"finished", Shepherd([](auto& e) { e.mutable_finished(); })},
       {"released", Agent([](auto& e) { e.mutable_released(); })},
       {"failure", Shepherd([](auto& e) { e.mutable_failure(); })},
@@ -81,11 +82,11 @@ TEST_F(TableTest, IllegalMessagesAreTheNodesFaultAndNeverACrash) {
       {State::kHolding, {"warning", "heartbeat", "agent's warning", "agent's heartbeat"}},
       {State::kStarting,
        {"preparing", "started", "exit", "stdin_taken", "fence_enter", "elastic", "checkpoint",
-        "released", "warning", "heartbeat", "agent's warning", "agent's heartbeat",
+        "saving", "released", "warning", "heartbeat", "agent's warning", "agent's heartbeat",
         "agent's gpus"}},
       {State::kRunning,
-       {"exit", "stdin_taken", "fence_enter", "elastic", "checkpoint", "released", "warning",
-        "heartbeat", "agent's warning", "agent's heartbeat", "agent's gpus"}},
+       {"exit", "stdin_taken", "fence_enter", "elastic", "checkpoint", "saving", "released",
+        "warning", "heartbeat", "agent's warning", "agent's heartbeat", "agent's gpus"}},
   };
   for (const auto& [state, allowed] : legal) {
     for (const auto& [name, said] : messages) {

@@ -29,7 +29,10 @@ struct Nic {
 
 class AddressChoiceTest : public testing::Test {
  public:
-  void AddNode(const std::vector<Nic>& nics) {
+  void AddNode(const std::vector<Nic>& nics, const std::string& host = "",
+               const std::string& reached = "") {
+    hosts_.push_back(host.empty() ? absl::StrCat("n", hosts_.size()) : host);
+    reached_.push_back(reached);
     v1::Inventory& inventory = inventories_.emplace_back();
     for (const Nic& nic : nics) {
       v1::Interface& interface = *inventory.add_interfaces();
@@ -48,7 +51,7 @@ class AddressChoiceTest : public testing::Test {
   std::vector<AddressNode> Nodes() const {
     std::vector<AddressNode> nodes;
     for (size_t i = 0; i < inventories_.size(); ++i) {
-      nodes.push_back({absl::StrCat("n", i), &inventories_[i]});
+      nodes.push_back({hosts_[i], &inventories_[i], reached_[i]});
     }
     return nodes;
   }
@@ -89,7 +92,87 @@ class AddressChoiceTest : public testing::Test {
   static bool All(size_t, size_t, const std::string&) { return true; }
 
   std::deque<v1::Inventory> inventories_;
+  std::vector<std::string> hosts_, reached_;
 };
+
+constexpr auto kSlowAndFast = [](int host) {
+  return std::vector<Nic>{{.name = "eth0", .ip = absl::StrCat("10.0.0.", host), .speed = 1000},
+                          {.name = "ib0", .ip = absl::StrCat("192.168.7.", host), .speed = 100000},
+                          {.name = "br0", .ip = absl::StrCat("10.9.0.", host), .physical = false}};
+};
+
+TEST_F(AddressChoiceTest, WhatTheUserWroteIsUsed) {
+  AddNode(kSlowAndFast(1), "10.0.0.1", "10.0.0.1");
+  AddNode(kSlowAndFast(2), "10.0.0.2", "10.0.0.2");
+  AddNode(kSlowAndFast(3));  // the launching machine, say
+  EXPECT_THAT(ChosenIps(), ElementsAre("10.0.0.1", "10.0.0.2", "10.0.0.3"));
+}
+
+TEST_F(AddressChoiceTest, EvenWhereItIsVirtual) {
+  AddNode(kSlowAndFast(1), "10.9.0.1");
+  AddNode(kSlowAndFast(2), "10.9.0.2");
+  EXPECT_THAT(ChosenIps(), ElementsAre("10.9.0.1", "10.9.0.2"));
+}
+
+TEST_F(AddressChoiceTest, WhatWasWrittenAndCannotBeReachedIsNotUsed) {
+  AddNode(kSlowAndFast(1), "10.0.0.1");
+  AddNode(kSlowAndFast(2), "10.0.0.2");
+  const auto chosen =
+      Choose([](size_t, size_t, const std::string& ip) { return ip.find("10.0.0.") != 0; });
+  ASSERT_TRUE(chosen.ok());
+  EXPECT_EQ(chosen->at(0).ip, "192.168.7.1");
+  EXPECT_THAT(WhyChosen(*FindCandidates(Nodes(), ""), *chosen),
+              HasSubstr("192.168.7.0/24 (ib0), as not all hosts can reach each other at the "
+                        "addresses in the list of hosts"));
+}
+
+TEST_F(AddressChoiceTest, WhereANameLeadsDecidesBetweenEquals) {
+  for (const int host : {1, 2}) {
+    AddNode({{.name = "eth0", .ip = absl::StrCat("10.0.0.", host)},
+             {.name = "ib0", .ip = absl::StrCat("192.168.7.", host)}},
+            "", absl::StrCat("192.168.7.", host));
+  }
+  EXPECT_THAT(ChosenIps(), ElementsAre("192.168.7.1", "192.168.7.2"));
+}
+
+TEST_F(AddressChoiceTest, AFasterNetworkIsBetterThanWhereANameLeads) {
+  AddNode(kSlowAndFast(1), "", "10.0.0.1");
+  AddNode(kSlowAndFast(2), "", "10.0.0.2");
+  EXPECT_THAT(ChosenIps(), ElementsAre("192.168.7.1", "192.168.7.2"));
+}
+
+// As ssh does, which the workers should not.
+TEST_F(AddressChoiceTest, ANameThatLeadsToIpv6MeansTheInterface) {
+  for (const int host : {1, 2}) {
+    AddNode({{.name = "eth0", .ip = absl::StrCat("10.0.0.", host)},
+             {.name = "eth1", .ip = absl::StrCat("192.168.7.", host)}},
+            "", absl::StrCat("fd00::", host));
+    v1::Address& address = *inventories_.back().mutable_interfaces(1)->add_addresses();
+    address.set_ip(absl::StrCat("fd00::", host));
+    address.set_prefix_length(64);
+  }
+  EXPECT_THAT(ChosenIps(), ElementsAre("192.168.7.1", "192.168.7.2"));
+}
+
+TEST_F(AddressChoiceTest, TheChoiceAmongSeveralIsExplained) {
+  AddNode(kSlowAndFast(1), "10.0.0.1");
+  AddNode(kSlowAndFast(2), "10.0.0.2");
+  EXPECT_EQ(WhyChosen(*FindCandidates(Nodes(), ""), *Choose(All)),
+            "the workers use 10.0.0.0/24 (eth0), which the list of hosts names; 10.9.0.0/24, "
+            "192.168.7.0/24 are there, too (--net chooses)");
+  EXPECT_THAT(Offers(Nodes(), *FindCandidates(Nodes(), "")),
+              ElementsAre("10.0.0.1 has 10.0.0.1 on eth0, 192.168.7.1 on ib0, 10.9.0.1 on br0",
+                          testing::_));
+  EXPECT_EQ(WhyChosen(*FindCandidates(Nodes(), "eth0"), *Choose(All, "eth0")), "");
+}
+
+TEST_F(AddressChoiceTest, NoWordIsLostOnIpv6BesideIpv4) {
+  for (const int host : {1, 2}) {
+    AddNode({{.name = "eth0", .ip = absl::StrCat("10.0.0.", host)},
+             {.name = "eth0", .ip = absl::StrCat("fd00::", host), .prefix = 64}});
+  }
+  EXPECT_EQ(WhyChosen(*FindCandidates(Nodes(), ""), *Choose(All)), "");
+}
 
 TEST_F(AddressChoiceTest, OneNodeUsesLoopback) {
   AddNode({{.name = "lo", .ip = "127.0.0.1", .prefix = 8, .loopback = true},

@@ -82,6 +82,21 @@ TEST_F(PmiServerTest, AnswersTheStart) {
   EXPECT_EQ(Ask(4, "cmd=finalize"), "cmd=finalize_ack\n");
 }
 
+TEST_F(PmiServerTest, KnowsWhoIsInsideAWorld) {
+  EXPECT_EQ(server_.WorldOf(4), v1::WorkerExit::WORLD_UNSPECIFIED);
+  Ask(4, "cmd=init pmi_version=1 pmi_subversion=1");
+  EXPECT_EQ(server_.WorldOf(4), v1::WorkerExit::WORLD_INSIDE);
+  Ask(4, "cmd=finalize");
+  EXPECT_EQ(server_.WorldOf(4), v1::WorkerExit::WORLD_LEFT);
+  Ask(4, "cmd=init pmi_version=1 pmi_subversion=1");
+  EXPECT_EQ(server_.WorldOf(4), v1::WorkerExit::WORLD_INSIDE);
+  // libdtrain, which needs no goodbye.
+  Ask(4, "cmd=get kvsname=my_job_2 key=dtrain_rejoin");
+  EXPECT_EQ(server_.WorldOf(4), v1::WorkerExit::WORLD_UNSPECIFIED);
+  Ask(5, "cmd=init pmi_version=2 pmi_subversion=0");
+  EXPECT_EQ(server_.WorldOf(5), v1::WorkerExit::WORLD_INSIDE);
+}
+
 TEST_F(PmiServerTest, RefusesAnotherProtocolVersion) {
   EXPECT_EQ(Ask(4, "cmd=init pmi_version=3 pmi_subversion=0"),
             "cmd=response_to_init pmi_version=1 pmi_subversion=1 rc=-1\n");

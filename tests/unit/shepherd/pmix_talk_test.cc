@@ -43,6 +43,21 @@ TEST(PmixTalkTest, WhatWasNotAnsweredIsSaidAgain) {
   EXPECT_THAT(talk.OnAnother(), SizeIs(2));
 }
 
+TEST(PmixTalkTest, WhoHasJoinedIsInsideUntilItLeaves) {
+  PmixTalk talk;
+  v1::PmixUp joined, left;
+  joined.mutable_joined()->add_ranks(3);
+  left.mutable_left()->add_ranks(3);
+  EXPECT_EQ(talk.WorldOf(3), v1::WorkerExit::WORLD_UNSPECIFIED);
+  talk.OnUp(joined);
+  EXPECT_EQ(talk.WorldOf(3), v1::WorkerExit::WORLD_INSIDE);
+  talk.OnUp(left);
+  EXPECT_EQ(talk.WorldOf(3), v1::WorkerExit::WORLD_LEFT);
+  talk.OnUp(joined);  // the script's next program
+  EXPECT_EQ(talk.WorldOf(3), v1::WorkerExit::WORLD_INSIDE);
+  EXPECT_THAT(talk.OnAnother(), SizeIs(1));
+}
+
 // Each launcher numbers its own from the same number on.
 TEST(PmixTalkTest, AnAnswerReachesOnlyTheLauncherThatAsked) {
   PmixTalk talk;

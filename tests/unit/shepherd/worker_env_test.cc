@@ -272,13 +272,14 @@ TEST_F(WorkerEnvTest, OpenMpiFindsPmixWhereItIsServed) {
                            "PMIX_SERVER_URI3", "PMIX_SERVER_URI4", "PMIX_SERVER_URI41"}) {
     EXPECT_EQ(env[name], "job1-0-server.1;tcp4://127.0.0.1:40123") << name;
   }
-  Env expected = {{"PMIX_NAMESPACE", "job1-0"},  {"PMIX_RANK", "3"},
-                  {"PMIX_HOSTNAME", "node1"},    {"PMIX_SECURITY_MODE", "native"},
-                  {"PMIX_GDS_MODULE", "hash"},   {"OMPI_MCA_schizo", "^orte"},
-                  {"MPIR_CVAR_PMI_VERSION", "1"}};
+  Env expected = {
+      {"PMIX_NAMESPACE", "job1-0"},  {"PMIX_RANK", "3"},
+      {"PMIX_HOSTNAME", "node1"},    {"PMIX_SECURITY_MODE", "native"},
+      {"PMIX_GDS_MODULE", "hash"},   {"OMPI_MCA_schizo", "^orte,slurm,alps,flux,jsm,moab"},
+      {"MPIR_CVAR_PMI_VERSION", "1"}};
   for (const auto& entry : expected) EXPECT_THAT(env, Contains(entry));
   EXPECT_THAT(env, Not(Contains(Key("OMPI_MCA_mpi_oversubscribe"))));
-  env = Build(1, {.pmix = 40123, .crowded = true, .shepherd = ""});
+  env = Build(1, {.pmix = 40123, .traits = {.crowded = true}, .shepherd = ""});
   EXPECT_EQ(env["OMPI_MCA_mpi_oversubscribe"], "1");
   Forward("OMPI_MCA_schizo", "mine");
   EXPECT_EQ(Build(1, {.pmix = 40123, .shepherd = ""})["OMPI_MCA_schizo"], "mine");
@@ -368,6 +369,28 @@ TEST_F(WorkerEnvTest, InterfaceNamesAreSetUnlessTheUserDid) {
   EXPECT_EQ(env["GLOO_SOCKET_IFNAME"], "eth0");
   part_.mutable_network()->clear_interface_name();
   EXPECT_THAT(Build(), Not(Contains(Key("GLOO_SOCKET_IFNAME"))));
+}
+
+TEST_F(WorkerEnvTest, MpiUsesTheNetworkThatWasProven) {
+  Env env = Build();
+  for (const char* name : {"OMPI_MCA_btl_tcp_if_include", "OMPI_MCA_oob_tcp_if_include",
+                           "PRTE_MCA_prte_if_include", "UCX_NET_DEVICES"}) {
+    EXPECT_EQ(env[name], "eth0") << name;
+  }
+  Forward("OMPI_MCA_btl_tcp_if_exclude", "docker0");
+  Forward("UCX_NET_DEVICES", "all");
+  env = Build();
+  EXPECT_EQ(env.count("OMPI_MCA_btl_tcp_if_include"), 0u) << "it would exclude the other";
+  EXPECT_EQ(env["OMPI_MCA_oob_tcp_if_include"], "eth0");
+  EXPECT_EQ(env["UCX_NET_DEVICES"], "all");
+}
+
+TEST_F(WorkerEnvTest, MpiKeepsItsNetworksWhereItHasBetterOrOthers) {
+  EXPECT_THAT(Build(1, {.traits = {.rdma = true}}), Not(Contains(Key("UCX_NET_DEVICES"))));
+  EXPECT_THAT(Build(1, {.traits = {.names_networks = true}}),
+              Not(Contains(Key("OMPI_MCA_btl_tcp_if_include"))));
+  part_.mutable_network()->set_address("127.0.0.1");
+  EXPECT_THAT(Build(), Not(Contains(Key("UCX_NET_DEVICES"))));
 }
 
 TEST_F(WorkerEnvTest, ThreadsAreOnlyLimitedWhereWorkersShareANode) {
