@@ -44,7 +44,9 @@ const std::vector<Group>& Groups() {
       {"SageMaker's (--emulate sagemaker)", {"SM_*"}},
       {"for a torchrun on each node (--contract torchrun-agent)", {"PET_*"}},
       {"the interface of the node's address",
-       {"NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME"}},
+       {"NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME",
+        "OMPI_MCA_btl_tcp_if_include", "OMPI_MCA_oob_tcp_if_include", "PRTE_MCA_prte_if_include",
+        "UCX_NET_DEVICES"}},
       {"the rank's devices (--gpu-bind)", {"CUDA_VISIBLE_DEVICES"}},
       {"set for every worker", {"PYTHONUNBUFFERED", "PWD"}},
   };

@@ -42,8 +42,9 @@ TEST(OriginTest, EveryVariableOfOursIsKnown) {
     part.add_contracts(static_cast<v1::Contract>(contract));
   }
   const shepherd::WorkerEnv env(part, {});
-  const auto variables = env.Of(
-      part.workers(1), {.pmi = 3, .page = 4, .pmix = 77, .crowded = true, .shepherd = "1:2:x"});
+  const auto variables =
+      env.Of(part.workers(1),
+             {.pmi = 3, .page = 4, .pmix = 77, .traits = {.crowded = true}, .shepherd = "1:2:x"});
   ASSERT_GT(variables.size(), 60u);
   for (const std::string& variable : variables) {
     const size_t equals = variable.find('=');
