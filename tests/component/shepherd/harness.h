@@ -459,6 +459,9 @@ class ShepherdTest : public ::testing::Test {
       case v1::JobEvent::kCheckpoint:
         checkpoints_.push_back(event.checkpoint());
         break;
+      case v1::JobEvent::kSaving:
+        ++savings_;
+        break;
       case v1::JobEvent::kFinished:
         finished_said_ = true;
         CheckFinished();
@@ -528,6 +531,7 @@ class ShepherdTest : public ::testing::Test {
   int reports_ = 0;
   std::vector<v1::NodeFailure> failures_;
   std::vector<std::string> warnings_;
+  int savings_ = 0;
   std::vector<std::string> preparing_;
   std::vector<v1::PmixUp> pmix_;
   std::vector<v1::ElasticUp> elastic_;

@@ -103,6 +103,7 @@ TEST_F(LifecycleTest, AWorkerThatSavesHasMoreThanItsGrace) {
   EXPECT_EQ(Out(), "ready\nsaved\n");
   EXPECT_EQ(exits_[0].exit_code(), 0);
   EXPECT_THAT(warnings_, IsEmpty());
+  EXPECT_GE(savings_, 3) << "the launcher waits for it";
 }
 
 TEST_F(LifecycleTest, ASaveEndsWithTheLimitOfTheGrace) {
