@@ -174,7 +174,10 @@ class Attachment {
   }
 
   void OnOutputFailed(const absl::Status& why) {
-    if (finishing_) return;
+    if (finishing_) {
+      lost_ = why;  // the end came meanwhile
+      return;
+    }
     shown_->Say(absl::StrCat("attach: ", why.message(), "; ", job_.id(), " goes on"));
     End(kExitSignalBase + SIGPIPE);
   }
