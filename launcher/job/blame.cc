@@ -82,9 +82,10 @@ int BlamedExitCode(const RankEnd& rank) {
   return rank.seen.sign == Sign::kCrash ? kExitSignalBase + SIGABRT : 1;
 }
 
-Rank Blame(const std::vector<RankEnd>& ranks, Rank first, int64_t first_unix_nanos) {
+Rank Blame(const std::vector<RankEnd>& ranks, Rank first, int64_t first_unix_nanos,
+           int64_t stop_unix_nanos) {
   const RankEnd& exited = ranks[first.value()];
-  const int64_t stop = first_unix_nanos + kStopNanos;
+  const int64_t stop = std::max(first_unix_nanos, stop_unix_nanos) + kStopNanos;
   const bool is_victim = HasLostPeer(exited, stop);
   const int64_t own = is_victim ? kNoTime : FailedAt(exited, stop, 0);
   const int64_t words_since = is_victim ? first_unix_nanos - kLastWordsNanos : own - kTeardownNanos;

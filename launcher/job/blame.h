@@ -25,6 +25,9 @@ int BlamedExitCode(const RankEnd& rank);
 //   - at all, if `first` says that it has lost another rank: that one never outranks a failure of
 //     its own. Who was told to end counts by its output before that, or by a crash.
 // Pure.
-Rank Blame(const std::vector<RankEnd>& ranks, Rank first, int64_t first_unix_nanos);
+// Output counts by when it has arrived, so `stop_unix_nanos` is when we had heard of that exit, and
+// told all to end.
+Rank Blame(const std::vector<RankEnd>& ranks, Rank first, int64_t first_unix_nanos,
+           int64_t stop_unix_nanos);
 
 }  // namespace dtrain::job

@@ -57,7 +57,7 @@ absl::Status RunPhase::OnExit(const Event& event) {
   } else if (std::string cause = watches_.mpi.CauseOf(exit); !cause.empty()) {
     watches_.ranks.Stalled(std::move(cause));
   } else {
-    stop_.Stop(Cause::Failure(OrderOf(message), exit));
+    stop_.Stop(Cause::Failure(OrderOf(message), exit, message.received_unix_nanos));
   }
   return absl::OkStatus();
 }
@@ -74,7 +74,7 @@ void RunPhase::OnExitStopping(const Event& event) {
   const v1::WorkerExit& exit = message.event.exit();
   if (!Record(message) || !HasFailed(exit)) return;
   if (!IsToldToStop(exit)) {
-    stop_.Stop(Cause::Failure(OrderOf(message), exit));
+    stop_.Stop(Cause::Failure(OrderOf(message), exit, message.received_unix_nanos));
   } else if (own_pauses_.MayHaveEndedTheJob()) {
     own_pauses_.BlameForRank(OrderOf(message));
   }

@@ -40,7 +40,7 @@ Cause Cause::Other(Verdict verdict) {
   return cause;
 }
 
-Cause Cause::Failure(FailureOrder order, const v1::WorkerExit& exit) {
+Cause Cause::Failure(FailureOrder order, const v1::WorkerExit& exit, int64_t heard_unix_nanos) {
   Cause cause;
   cause.kind = Kind::kFailure;
   cause.verdict.kind = Verdict::Kind::kWorker;
@@ -48,6 +48,7 @@ Cause Cause::Failure(FailureOrder order, const v1::WorkerExit& exit) {
   cause.verdict.rank = Rank(exit.rank());
   cause.order = order;
   cause.aborted = exit.aborted();
+  cause.heard_unix_nanos = heard_unix_nanos;
   return cause;
 }
 
@@ -105,6 +106,7 @@ void Verdicts::Take(Cause cause) {
     case Cause::Kind::kFailure:
       stands_ = Stands::kFailure;
       first_failure_ = cause.order;
+      stopped_unix_nanos_ = cause.heard_unix_nanos;
       open_until_ = cluster_.now() + kVerdictSettle;
       break;
     case Cause::Kind::kFault:
@@ -163,8 +165,9 @@ void Verdicts::Conclude(bool succeeded) {
     verdict_.nodes = faults_.Nodes();
   }
   if (stands_ == Stands::kFailure) {
-    const Rank first =
-        std::exchange(verdict_.rank, Blame(ranks_.all(), verdict_.rank, first_failure_.first));
+    const Rank first = std::exchange(
+        verdict_.rank,
+        Blame(ranks_.all(), verdict_.rank, first_failure_.first, stopped_unix_nanos_));
     const RankEnd& blamed = ranks_.at(verdict_.rank.value());
     if (first != verdict_.rank) {
       verdict_.exited_first = first;

@@ -29,7 +29,8 @@ struct Cause {
     kOther,     // a signal, a time limit, a refusal, a stall ...
   };
   static Cause Other(Verdict verdict);
-  static Cause Failure(FailureOrder order, const v1::WorkerExit& exit);
+  // `heard_unix_nanos`: when we heard of it.
+  static Cause Failure(FailureOrder order, const v1::WorkerExit& exit, int64_t heard_unix_nanos);
   static Cause OwnPause(std::string message);
   static Cause Fault(NodeId node, std::string text, int exit_code);
 
@@ -38,6 +39,7 @@ struct Cause {
   // kFailure; kOwnPause: of the rank that it ended, if one is known.
   FailureOrder order = {std::numeric_limits<int64_t>::max(), 0};
   bool aborted = false;  // the rank has asked for the end
+  int64_t heard_unix_nanos = 0;
   // kFault
   NodeId node;
   std::string text;
@@ -82,9 +84,10 @@ class Verdicts {
   const RankTable& ranks_;
   Stands stands_ = Stands::kNone;
   Verdict verdict_;
-  FailureOrder first_failure_;     // while kFailure stands
-  TimePoint open_until_ = kNever;  // kFailure, kFault: when it has settled
-  FaultList faults_;               // while kFault stands
+  FailureOrder first_failure_;      // while kFailure stands
+  int64_t stopped_unix_nanos_ = 0;  // likewise: when all were told to end
+  TimePoint open_until_ = kNever;   // kFailure, kFault: when it has settled
+  FaultList faults_;                // while kFault stands
   FaultList left_behind_;
 };
 

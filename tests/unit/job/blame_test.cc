@@ -111,7 +111,7 @@ TEST(BlameTest, EveryPairOfSigns) {
       ranks[first] = each.first.end;
       ranks[1 - first] = each.other.end;
       for (uint32_t i = 0; i < 2; ++i) ranks[i].rank = Rank(i);
-      const Rank blamed = Blame(ranks, Rank(first), kFirst);
+      const Rank blamed = Blame(ranks, Rank(first), kFirst, kFirst);
       EXPECT_EQ(blamed, Rank(each.other_is_blamed ? 1 - first : first));
       if (each.other_is_blamed) {
         EXPECT_EQ(BlamedExitCode(ranks[blamed.value()]), each.code);
@@ -128,7 +128,19 @@ TEST(BlameTest, TheEarliestOfMany) {
     ranks.push_back(each.end);
     ranks.back().rank = Rank(static_cast<uint32_t>(ranks.size() - 1));
   }
-  EXPECT_EQ(Blame(ranks, Rank(0), kFirst), Rank(2));
+  EXPECT_EQ(Blame(ranks, Rank(0), kFirst, kFirst), Rank(2));
+}
+
+// A loaded machine: words come late, and so does the exit that makes us end all.
+TEST(BlameTest, WordsCountUntilWeHaveHeardOfTheExit) {
+  std::vector<RankEnd> ranks;
+  for (const Told& each :
+       {kRank.Exit(1).LostPeer(300), kRank.Ended().Shows(Sign::kException, 400)}) {
+    ranks.push_back(each.end);
+    ranks.back().rank = Rank(static_cast<uint32_t>(ranks.size() - 1));
+  }
+  EXPECT_EQ(Blame(ranks, Rank(0), kFirst, kFirst + 350 * kMs), Rank(1));
+  EXPECT_EQ(Blame(ranks, Rank(0), kFirst, kFirst), Rank(0));
 }
 
 class BlamedTest : public JobFixture {};
