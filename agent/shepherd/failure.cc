@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/shepherd/failure.h"
 
+#include <fcntl.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <fstream>
 #include <string>
 
 #include "absl/strings/match.h"
@@ -15,6 +16,7 @@
 #include "common/base/exit_code.h"
 #include "common/base/text.h"
 #include "common/os/find_program.h"
+#include "common/os/unique_fd.h"
 
 namespace dtrain::shepherd {
 namespace {
@@ -69,11 +71,13 @@ std::string ProgramHint(const v1::Program& run, const os::SpawnError& error) {
 }
 
 std::string FirstLineHint(const v1::Program& run) {
-  std::ifstream file(os::Joined(run.working_directory(), run.argv(0)));
-  std::string line;
-  // As long a one as the kernel reads.
-  for (char c = 0; line.size() < 256 && file.get(c) && c != '\n';) line.push_back(c);
-  if (!absl::EndsWith(line, "\r")) return "install the interpreter, or correct the first line";
+  const os::UniqueFd file(open(os::Joined(run.working_directory(), run.argv(0)).c_str(),
+                               O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
+  char text[256];  // as much as the kernel reads
+  const ssize_t n = read(file.get(), text, sizeof(text));
+  const absl::string_view begin(text, n > 0 ? static_cast<size_t>(n) : 0);
+  if (!absl::EndsWith(begin.substr(0, begin.find('\n')), "\r"))
+    return "install the interpreter, or correct the first line";
   return "its first line ends in a carriage return, as lines of Windows do: run dos2unix on it";
 }
 
