@@ -118,6 +118,7 @@ const std::vector<Row>& Table() {
       {S::kFinished, I::kStopNow, S::kFinished, {}},
       {S::kFinished, I::kEnded, S::kFinished, {}},
       {S::kFinished, I::kLastEnded, S::kFinished, {}},
+      {S::kFinished, I::kSwept, S::kFinished, {}},  // of one that could not be ended
   };
   return *table;
 }

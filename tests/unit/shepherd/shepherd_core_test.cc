@@ -391,6 +391,7 @@ TEST_F(CoreTest, FinishedStaysFinished) {
   EXPECT_THAT(On(StopAsked{seconds(1)}), IsEmpty());
   EXPECT_THAT(On(StopAsked{}), IsEmpty());
   EXPECT_THAT(On(AgentGone{}), IsEmpty());
+  EXPECT_THAT(On(Swept{}), IsEmpty());
   EXPECT_TRUE(Refused(PartArrived{1, seconds(1)}));
   EXPECT_TRUE(Refused(Spawned{}));
   EXPECT_TRUE(Refused(Drained{}));
