@@ -102,8 +102,11 @@ peer, _ = socket.create_server(('', 7999)).accept()
 """
 CAUSES = {
     "abort": ("big = bytearray(b'x') * (300 << 20); os.abort()", 134, "was killed by signal 6 (SIGABRT)"),
-    "teardown": ("atexit.register(time.sleep, 0.5); peer.close(); raise ValueError('it')", 1, "raised an exception"),
-    "hangs": ("atexit.register(time.sleep, 600); peer.close(); raise ValueError('it')", 1, "raised an exception"),
+    # Its sockets close once the traceback is written.
+    "teardown": ("atexit.register(lambda: [peer.close(), time.sleep(0.5)]); raise ValueError('it')", 1,
+                 "raised an exception"),
+    "hangs": ("atexit.register(lambda: [peer.close(), time.sleep(600)]); raise ValueError('it')", 1,
+              "raised an exception"),
     "wrapper": ("os.kill(os.getpid(), 11)", 134, "crashed"),
     "terminate": ("print('terminate called after throwing an instance of x', file=sys.stderr); peer.close(); "
                   "time.sleep(600)", 134, "crashed"),
