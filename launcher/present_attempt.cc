@@ -122,9 +122,8 @@ Attempt::Handlers PresentAttempt::AttemptHandlers() {
   };
   handlers.on_stdin_taken = [this](const v1::StdinTaken& taken) {
     if (stdin_ == nullptr) return;
-    const Rank rank(taken.rank());
-    if (taken.waits()) return stdin_->Waits(rank);
-    stdin_->Taken(rank, taken.closed(), taken.unread());
+    if (taken.waits()) return stdin_->Waits();
+    stdin_->Taken(Rank(taken.rank()), taken.closed(), taken.unread());
   };
   handlers.on_runs = [this] { OnRuns(); };
   handlers.on_warning = [this](job::Warn warn) { OnWarning(std::move(warn)); };

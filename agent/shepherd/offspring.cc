@@ -55,7 +55,7 @@ std::string Seconds(Duration time) {
   return absl::StrCat(std::chrono::round<std::chrono::seconds>(time).count(), " s");
 }
 
-// "/ckpt/a.pt (212 MB in the last 5 s) and 2 other files"; empty: nothing is written.
+// "/ckpt/a.pt (212 MB in the last 5 s), as 2 more do"; empty: nothing is written.
 std::string Written(const std::vector<SaveWatch::Save>& saves) {
   if (saves.empty()) return "";
   const auto& most = *std::max_element(
@@ -158,7 +158,7 @@ void Offspring::TellWaiting(const std::vector<SaveWatch::Save>& saves, TimePoint
   tell_waiting_at_ = now + kTellWaitingAgain;
   std::string who;
   if (living > 0) {
-    who = absl::StrCat(absl::StrJoin(names, "; "));
+    who = absl::StrJoin(names, "; ");
     if (living > kMostKinNamed) absl::StrAppend(&who, " and ", living - kMostKinNamed, " more");
     absl::StrAppend(&who, ", which ", living == 1 ? "has" : "have", " not ended ",
                     Seconds(now - terminated_), " after SIGTERM");

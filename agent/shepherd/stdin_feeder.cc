@@ -26,8 +26,9 @@ namespace {
 // The kernel does not tell when a pipe has become empty.
 constexpr Duration kFirstLookAtPipe = std::chrono::microseconds(100);
 constexpr Duration kLongestLookAtPipe = std::chrono::milliseconds(250);
-// A prompt that is answered so late seems to be answered at once.
-constexpr Duration kLookForWaiting = std::chrono::milliseconds(100);
+// A prompt that is answered so late seems to be answered at once; then not much later.
+constexpr Duration kLookForWaiting = std::chrono::milliseconds(50);
+constexpr Duration kLongestLookForWaiting = std::chrono::milliseconds(500);
 constexpr size_t kMostOfFamily = 32;
 constexpr size_t kAll = std::numeric_limits<size_t>::max();
 // Where the kernel does not say who waits, the worker is taken to.
@@ -114,7 +115,9 @@ void StdinFeeder::LookForWaiting() {
   if (waits.value_or(now >= unknown_since_ && now - unknown_since_ >= kWaitsUnlessKnown)) {
     return on_taken_({.waits = true});
   }
-  timer_.After(kLookForWaiting, [this] { LookForWaiting(); });
+  // Most jobs never ask, and have many threads to look at.
+  pause_ = std::clamp(pause_ * 2, kLookForWaiting, kLongestLookForWaiting);
+  timer_.After(pause_, [this] { LookForWaiting(); });
 }
 
 size_t StdinFeeder::InPipe() const {

@@ -109,8 +109,8 @@ void StdinSource::Taken(Rank rank, bool closed, uint64_t unread) {
   Next();
 }
 
-void StdinSource::Waits(Rank rank) {
-  if (!receivers_.contains(rank)) return;
+// It may say so before Start: its host was ready before others.
+void StdinSource::Waits() {
   waits_ = true;
   Next();
 }

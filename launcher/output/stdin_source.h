@@ -39,8 +39,8 @@ class StdinSource {
   void Start(absl::string_view who, uint32_t world_size);
   // The rank has read its last chunk, but for `unread` bytes of it; `closed`: it wants no more.
   void Taken(Rank rank, bool closed, uint64_t unread = 0);
-  // It waits for input, having read all there was.
-  void Waits(Rank rank);
+  // A rank waits for input, having read all there was; it does not say so again.
+  void Waits();
   // It ended, with or without having said what it has read.
   void RankEnded(Rank rank) { Taken(rank, true); }
   // Nobody is left to take anything, until the next Start: that one gets what has not been read.

@@ -157,7 +157,10 @@ INSTANTIATE_TEST_SUITE_P(Kinds, UnreadTest, testing::Values("file", "pipe", "soc
                          [](const auto& kind) { return std::string(kind.param); });
 
 // Its input may be the shell's.
-TEST_F(StdinSourceTest, ATerminalIsReadOnlyWhileARankWaits) {
+class TerminalTest : public StdinSourceTest, public testing::WithParamInterface<bool> {};
+
+TEST_P(TerminalTest, IsReadOnlyWhileARankWaits) {
+  const bool early = GetParam();  // it waits before the others run
   int main_fd = -1, other_fd = -1;
   ASSERT_EQ(openpty(&main_fd, &other_fd, nullptr, nullptr, nullptr), 0);
   const os::UniqueFd keyboard(main_fd), terminal(other_fd);
@@ -178,11 +181,17 @@ TEST_F(StdinSourceTest, ATerminalIsReadOnlyWhileARankWaits) {
         },
         terminal.get());
     if (!source.Open().ok()) _exit(3);
-    source.Start("0", 1);
-    timer.After(std::chrono::milliseconds(100), [&] {
+    if (early) {
       waits = true;
-      source.Waits(Rank(0));
-    });
+      source.Waits();
+    }
+    source.Start("0", 1);
+    if (!early) {
+      timer.After(std::chrono::milliseconds(100), [&] {
+        waits = true;
+        source.Waits();
+      });
+    }
     loop.Run();
     _exit(5);
   }
@@ -191,6 +200,10 @@ TEST_F(StdinSourceTest, ATerminalIsReadOnlyWhileARankWaits) {
   ASSERT_EQ(waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0);
 }
+
+INSTANTIATE_TEST_SUITE_P(, TerminalTest, testing::Bool(), [](const auto& early) {
+  return std::string(early.param ? "Early" : "Late");
+});
 
 TEST_F(StdinSourceTest, AllWaitsForTheSlowestRank) {
   auto pipe = os::Pipe();
