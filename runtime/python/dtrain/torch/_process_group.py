@@ -124,14 +124,14 @@ class _ProcessGroup(dist.ProcessGroup):
         return NAME
 
     def _pending(self, name, handle, outputs):
-        work = Pending(handle, outputs, self._waiter)
+        name = f"{NAME}:{name}"
         if _profiler_enabled():
-            with record_function(f"{NAME}:{name}") as span:
-                span._call_end_callbacks_on_future(work.get_future())
-        return work
+            with record_function(name):
+                pass
+        return Pending(name, handle, outputs, self._waiter)
 
     def _several(self, works):
-        return Pending(All(works), [tensor for work in works for tensor in work._outputs], self._waiter)
+        return Pending(None, All(works), [tensor for work in works for tensor in work._outputs], self._waiter)
 
     def _start(self, what, arguments, arrays, finish, shape=None):
         """`arrays`: what must live until then, the first of them on the device where it happens."""

@@ -8,15 +8,22 @@ import threading
 import weakref
 
 import torch
+from torch.autograd import _profiler_enabled
+from torch.autograd.profiler import record_function
 
 from dtrain import _errors
 
 
 class Pending(torch._C._distributed_c10d.Work):
-    """A collective that was started."""
+    """A collective that was started. `name`: as profilers show it; none for several, which have theirs.
 
-    def __init__(self, handle, outputs, waiter):
+    A span from the start to the end would end in another thread, and torch's profiler frees what that end writes to once
+    the profile is over: so there is one where it starts, and one where it is waited for.
+    """
+
+    def __init__(self, name, handle, outputs, waiter):
         super().__init__()
+        self._name = name
         self._handle, self._outputs, self._waiter = handle, outputs, waiter
         self._reached = self._future = None
         self._waiting = None  # a thread, once a wait() has a timeout
@@ -27,6 +34,12 @@ class Pending(torch._C._distributed_c10d.Work):
 
     def wait(self, timeout=None):
         """timeout: a timedelta; none, or one of 0, is no limit but that of collectives."""
+        if self._name is None or not _profiler_enabled():
+            return self._wait(timeout)
+        with record_function(f"{self._name} wait"):
+            return self._wait(timeout)
+
+    def _wait(self, timeout):
         if timeout and not self._handle.done():
             with self._turn:
                 if self._waiting is None:
