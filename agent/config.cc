@@ -4,14 +4,14 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <exception>
-#include <fstream>
 #include <map>
 #include <memory>
-#include <sstream>
 
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/text.h"
+#include "common/config/toml.h"
 #include "common/os/private_file.h"
 
 namespace dtrain::agent {
@@ -23,8 +23,7 @@ constexpr char kTlsDirectory[] = "/etc/dtrain/tls";
 std::unique_ptr<CLI::App> Define(Config& config) {
   auto app = std::make_unique<CLI::App>("", "dtrain-agent serve");
   app->set_help_flag();
-  app->set_config("--config", "", "a file with these flags as `name = value` lines", false);
-  app->allow_config_extras(CLI::config_extras_mode::error);
+  app->add_option("--config", config.file, "a TOML file with these flags as `name = value` lines");
   app->add_option(
       "--state-dir", config.state_directory,
       "directory for the socket and the job records, on a file system that is cleared at boot. "
@@ -61,45 +60,71 @@ std::unique_ptr<CLI::App> Define(Config& config) {
   return app;
 }
 
-// "FILE: line N: " of the first line with which the file `path` is wrong by itself; empty when
-// there is none. CLI11 tells the name at most.
-std::string WrongLine(const std::string& path) {
-  std::ifstream file(path);
-  std::string so_far, line;
-  for (int number = 1; std::getline(file, line); ++number) {
-    absl::StrAppend(&so_far, line, "\n");
-    Config config;
-    std::istringstream lines(so_far);
-    try {
-      Define(config)->parse_from_stream(lines);
-    } catch (const std::exception&) {
-      return absl::StrCat(path, ": line ", number, ": ");
-    }
+absl::StatusOr<Config> Parse(const std::vector<std::string>& words) {
+  Config config;
+  try {
+    Define(config)->parse(std::vector<std::string>(words.rbegin(), words.rend()));
+  } catch (const std::exception& error) {
+    return absl::InvalidArgumentError(Escape(error.what()));
   }
-  return "";
+  return config;
+}
+
+std::vector<std::string> FlagNames() {
+  Config config;
+  std::vector<std::string> names;
+  for (const CLI::Option* option : Define(config)->get_options()) {
+    for (const std::string& name : option->get_lnames()) names.push_back(name);
+  }
+  return names;
+}
+
+// The flag that `entry` stands for, as the command line has it.
+absl::StatusOr<std::string> WordOf(const std::string& path, const config::Entry& entry) {
+  const auto wrong = [&](absl::string_view what) {
+    return absl::InvalidArgumentError(absl::StrCat(entry.PlaceIn(path), ": ", what));
+  };
+  if (!entry.section.empty()) {
+    return wrong(absl::StrCat("unknown section [", Escape(entry.section, 80),
+                              "]: this file has none, only lines such as launcher-wait = \"2h\""));
+  }
+  const std::vector<std::string> names = FlagNames();
+  if (entry.key == "config" || std::find(names.begin(), names.end(), entry.key) == names.end()) {
+    return wrong(absl::StrCat("unknown key ", Escape(entry.key, 80), DidYouMean(entry.key, names)));
+  }
+  if (entry.values.size() != 1) return wrong(absl::StrCat(entry.key, " takes one value"));
+  std::string word = absl::StrCat("--", entry.key, "=", entry.values[0]);
+  const absl::Status alone = Parse({word}).status();
+  if (!alone.ok()) return wrong(alone.message());
+  return word;
 }
 
 }  // namespace
 
 absl::StatusOr<Config> ParseConfig(const std::vector<std::string>& words) {
-  Config config;
-  std::unique_ptr<CLI::App> app = Define(config);
-  absl::Status trusted;
-  app->get_config_ptr()->check([&trusted](const std::string& path) {
-    trusted = os::CheckTrustedFile(path);
-    return std::string(trusted.message());
-  });
-  try {
-    app->parse(std::vector<std::string>(words.rbegin(), words.rend()));
-  } catch (const std::exception& error) {
-    if (absl::IsPermissionDenied(trusted)) {
-      return absl::PermissionDeniedError(absl::StrCat("--config: ", trusted.message()));
-    }
-    const CLI::Option* file = app->get_config_ptr();
-    const std::string where = file->count() > 0 ? WrongLine(file->as<std::string>()) : "";
-    return absl::InvalidArgumentError(Escape(absl::StrCat(where, error.what())));
+  absl::StatusOr<Config> config = Parse(words);
+  if (!config.ok() || config->file.empty()) return config;
+  const std::string path = config->file;
+  const absl::StatusOr<std::string> text = os::ReadTrustedFile(path);
+  if (!text.ok()) {
+    const std::string what = absl::StrCat("--config: ", text.status().message());
+    return absl::IsPermissionDenied(text.status()) ? absl::PermissionDeniedError(what)
+                                                   : absl::InvalidArgumentError(what);
   }
-  return config;
+  const absl::StatusOr<std::vector<config::Entry>> entries = config::ParseToml(path, *text);
+  if (!entries.ok()) return entries.status();
+  std::vector<std::string> all = words;
+  for (const config::Entry& entry : *entries) {
+    const absl::StatusOr<std::string> word = WordOf(path, entry);
+    if (!word.ok()) return word.status();
+    // The command line is stronger.
+    const std::string flag = absl::StrCat("--", entry.key);
+    const bool is_given = std::any_of(words.begin(), words.end(), [&](absl::string_view given) {
+      return given == flag || absl::StartsWith(given, absl::StrCat(flag, "="));
+    });
+    if (!is_given) all.push_back(*word);
+  }
+  return Parse(all);
 }
 
 std::string ConfigHelp() {

@@ -95,6 +95,11 @@ find_package(CLI11 REQUIRED)
 add_library(dtrain_cli11 INTERFACE)
 target_link_libraries(dtrain_cli11 INTERFACE CLI11::CLI11)
 
+# Header-only: what Debian has for CMake links the shared object.
+find_path(DTRAIN_TOML_INCLUDE toml++/toml.h REQUIRED)
+add_library(dtrain_toml INTERFACE)
+target_include_directories(dtrain_toml SYSTEM INTERFACE ${DTRAIN_TOML_INCLUDE})
+
 dtrain_static(dtrain_yaml yaml-0.1)
 dtrain_static(dtrain_zlib zlib)
 

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/base/text.h"
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
+#include <numeric>
 
 #include "absl/strings/str_cat.h"
 
@@ -29,6 +31,24 @@ size_t Utf8Length(absl::string_view s) {
     return 0;
   }
   return n;
+}
+
+// Letters to insert, drop, replace or swap with their neighbour to get from `a` to `b`.
+size_t EditDistance(absl::string_view a, absl::string_view b) {
+  std::vector<size_t> before(b.size() + 1), last(b.size() + 1), row(b.size() + 1);
+  std::iota(last.begin(), last.end(), 0);
+  for (size_t i = 1; i <= a.size(); ++i) {
+    row[0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      row[j] = std::min({last[j] + 1, row[j - 1] + 1, last[j - 1] + (a[i - 1] != b[j - 1])});
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) {
+        row[j] = std::min(row[j], before[j - 2] + 1);
+      }
+    }
+    before.swap(last);
+    last.swap(row);
+  }
+  return last[b.size()];
 }
 
 }  // namespace
@@ -73,6 +93,21 @@ std::string Escape(absl::string_view text, size_t limit) {
     }
   }
   return out;
+}
+
+std::string DidYouMean(absl::string_view word, const std::vector<std::string>& known,
+                       absl::string_view before) {
+  if (word.size() < 2 || word.size() > 64) return "";
+  const std::string* best = nullptr;
+  size_t best_distance = word.size() / 3 + 1;  // a word of 2 letters may have one wrong
+  for (const std::string& name : known) {
+    const size_t distance = EditDistance(word, name);
+    if (distance < best_distance || (distance == best_distance && best == nullptr)) {
+      best = &name;
+      best_distance = distance;
+    }
+  }
+  return best == nullptr ? "" : absl::StrCat("; did you mean ", before, *best, "?");
 }
 
 std::string Count(size_t n, absl::string_view noun) {

@@ -4,12 +4,10 @@
 #include <CLI/CLI.hpp>
 #include <exception>
 #include <memory>
-#include <sstream>
 
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "common/base/text.h"
 
@@ -76,20 +74,6 @@ absl::StatusOr<std::vector<Given>> ParseFlags(const std::vector<Flag>& flags,
       }
     }
     return given;
-  } catch (const std::exception& error) {
-    return absl::InvalidArgumentError(Escape(error.what()));
-  }
-}
-
-absl::StatusOr<std::vector<ConfigValue>> ParseConfig(const std::string& text) {
-  try {
-    std::istringstream in(text);
-    std::vector<ConfigValue> values;
-    for (const CLI::ConfigItem& item : CLI::ConfigTOML().from_config(in)) {
-      if (item.name == "++" || item.name == "--") continue;  // where a section begins and ends
-      values.push_back({absl::StrJoin(item.parents, "."), item.name, item.inputs});
-    }
-    return values;
   } catch (const std::exception& error) {
     return absl::InvalidArgumentError(Escape(error.what()));
   }

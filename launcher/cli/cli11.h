@@ -21,14 +21,6 @@ struct Given {
 absl::StatusOr<std::vector<Given>> ParseFlags(const std::vector<Flag>& flags,
                                               const std::vector<std::string>& words);
 
-// One key of a configuration file; several values when they were written as a list.
-struct ConfigValue {
-  std::string section;  // empty: before any [section]
-  std::string key;
-  std::vector<std::string> values;
-};
-absl::StatusOr<std::vector<ConfigValue>> ParseConfig(const std::string& text);
-
 // The flags by group, as --help shows them.
 std::string FormatFlags(const std::vector<Flag>& flags);
 

@@ -64,8 +64,7 @@ absl::string_view FlagName(const Flag& flag);
 int FindLong(const std::vector<Flag>& flags, absl::string_view name);
 int FindShort(const std::vector<Flag>& flags, char letter);
 
-// The one of `known` that `word` most likely was meant to be; empty when none is near.
-std::string Nearest(absl::string_view word, const std::vector<std::string>& known);
+// Of all flags, without the dashes.
 std::vector<std::string> LongNames(const std::vector<Flag>& flags);
 
 }  // namespace dtrain::cli

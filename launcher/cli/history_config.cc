@@ -7,15 +7,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/text.h"
-#include "launcher/cli/config_line.h"
-#include "launcher/cli/flag_table.h"
 #include "launcher/cli/mentions.h"
 #include "launcher/cli/values.h"
 
 namespace dtrain::cli {
 namespace {
-
-constexpr absl::string_view kHistory = "history";
 
 template <typename Value>
 absl::Status SetValue(absl::StatusOr<Value> value, std::optional<Value>& out) {
@@ -31,21 +27,18 @@ absl::Status SetHistory(absl::string_view key, absl::string_view value, HistoryC
 
 }  // namespace
 
-absl::StatusOr<HistoryConfig> HistoryConfigOf(const std::string& path, const std::string& text,
-                                              const std::vector<ConfigValue>& values) {
+absl::StatusOr<HistoryConfig> HistoryConfigOf(const std::string& path,
+                                              const std::vector<config::Entry>& entries) {
   HistoryConfig config;
-  for (const ConfigValue& value : values) {
-    if (value.section != kHistory) continue;
-    const size_t line = LineOfKey(text, value.key, kHistory);
-    const std::string place = absl::StrCat(Escape(path), line == 0 ? "" : absl::StrCat(":", line));
-    if (value.key != "keep" && value.key != "jobs" && value.key != "bytes") {
-      const std::string nearest = Nearest(value.key, {"keep", "jobs", "bytes"});
+  for (const config::Entry& entry : entries) {
+    if (entry.section != "history") continue;
+    if (entry.key != "keep" && entry.key != "jobs" && entry.key != "bytes") {
       return absl::InvalidArgumentError(
-          absl::StrCat(place, ": unknown key ", Escape(value.key, 80), " in [history]",
-                       nearest.empty() ? "" : absl::StrCat("; did you mean ", nearest, "?")));
+          absl::StrCat(entry.PlaceIn(path), ": unknown key ", Escape(entry.key, 80),
+                       " in [history]", DidYouMean(entry.key, {"keep", "jobs", "bytes"})));
     }
-    absl::Status set = SetHistory(value.key, absl::StrJoin(value.values, ","), config);
-    if (!set.ok()) return At(absl::StrCat(value.key, " in ", place), set);
+    absl::Status set = SetHistory(entry.key, absl::StrJoin(entry.values, ","), config);
+    if (!set.ok()) return At(absl::StrCat(entry.key, " in ", entry.PlaceIn(path)), set);
   }
   return config;
 }
@@ -55,7 +48,7 @@ absl::StatusOr<HistoryConfig> ReadHistoryConfig(const Surroundings& surroundings
   // Without its user's rules nothing may be removed.
   if (absl::IsPermissionDenied(file.status())) return At("configuration file", file.status());
   if (!file.ok()) return file.status();
-  return HistoryConfigOf(file->path, file->text, file->values);
+  return HistoryConfigOf(file->path, file->entries);
 }
 
 }  // namespace dtrain::cli

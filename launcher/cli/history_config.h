@@ -8,7 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/base/clock.h"
-#include "launcher/cli/cli11.h"
+#include "common/config/toml.h"
 #include "launcher/cli/options.h"
 
 namespace dtrain::cli {
@@ -21,10 +21,9 @@ struct HistoryConfig {
   std::optional<uint64_t> bytes;
 };
 
-// `values`: all of the file at `path`, whose `text` says on which line a mistake is. Errors are
-// INVALID_ARGUMENT. Pure.
-absl::StatusOr<HistoryConfig> HistoryConfigOf(const std::string& path, const std::string& text,
-                                              const std::vector<ConfigValue>& values);
+// `entries`: all of the file at `path`. Errors are INVALID_ARGUMENT. Pure.
+absl::StatusOr<HistoryConfig> HistoryConfigOf(const std::string& path,
+                                              const std::vector<config::Entry>& entries);
 
 // From the file that DTRAIN_CONFIG names, or the usual one; nothing if that is missing.
 absl::StatusOr<HistoryConfig> ReadHistoryConfig(const Surroundings& surroundings);

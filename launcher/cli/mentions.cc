@@ -9,7 +9,6 @@
 #include "absl/strings/str_split.h"
 #include "common/base/text.h"
 #include "launcher/cli/cli11.h"
-#include "launcher/cli/config_line.h"
 #include "launcher/cli/flag_table.h"
 #include "launcher/cli/forwarded_env.h"
 #include "launcher/cli/help.h"
@@ -39,10 +38,39 @@ void Append(const Flag& flag, const std::string& value, std::vector<std::string>
   }
 }
 
+// Other commands have sections of their own.
+bool IsOfLaunch(const config::Entry& entry) {
+  return entry.section.empty() || entry.section == "launch";
+}
+
 // "/home/me/.config/dtrain/config.toml:3"
-std::string PlaceOf(const ConfigFile& file, absl::string_view key) {
-  const size_t line = LineOfKey(file.text, key);
-  return absl::StrCat(Escape(file.path), line == 0 ? "" : absl::StrCat(":", line));
+std::string PlaceOf(const ConfigFile& file, int flag) {
+  const auto it = std::find_if(file.entries.begin(), file.entries.end(), [&](const auto& entry) {
+    return IsOfLaunch(entry) && FindLong(LaunchFlags(), entry.key) == flag;
+  });
+  return it == file.entries.end() ? Escape(file.path) : it->PlaceIn(file.path);
+}
+
+// `entry` as [launch] has it, or why it means nothing there.
+absl::Status CheckEntry(const ConfigFile& file, const config::Entry& entry) {
+  if (!IsOfLaunch(entry)) {
+    if (entry.section == "history") return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat(entry.PlaceIn(file.path), ": unknown section [", Escape(entry.section, 80),
+                     "] of ", Escape(entry.key, 80),
+                     DidYouMean(absl::StrCat("[", entry.section, "]"), {"[launch]", "[history]"})));
+  }
+  const int flag = FindLong(LaunchFlags(), entry.key);
+  if (flag < 0 || IsCommandLineOnly(FlagName(LaunchFlags()[flag]))) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(entry.PlaceIn(file.path), ": unknown key ", Escape(entry.key, 80),
+                     DidYouMean(entry.key, LongNames(LaunchFlags()))));
+  }
+  // At the top of the file and below [launch], or by another of its names.
+  const std::string first = PlaceOf(file, flag);
+  if (first == entry.PlaceIn(file.path)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(entry.PlaceIn(file.path), ": ", entry.key,
+                                                 " is given twice; it stands at ", first, ", too"));
 }
 
 // `file`: of kConfig, else null.
@@ -52,7 +80,7 @@ absl::Status Collect(Source source, const std::vector<std::string>& words, const
   if (!given.ok()) return file != nullptr ? At(Escape(file->path), given.status()) : given.status();
   for (Given& one : *given) {
     absl::string_view name = FlagName(LaunchFlags()[one.flag]);
-    std::string where = source == kConfig        ? absl::StrCat(name, " in ", PlaceOf(*file, name))
+    std::string where = source == kConfig ? absl::StrCat(name, " in ", PlaceOf(*file, one.flag))
                         : source == kEnvironment ? FlagVariable(name)
                                                  : absl::StrCat("--", name);
     mentions.push_back({source, one.flag, std::move(one.value), std::move(where)});
@@ -62,24 +90,19 @@ absl::Status Collect(Source source, const std::vector<std::string>& words, const
 
 absl::Status CollectConfig(const ConfigFile& file, Mentions& mentions) {
   // A launch that ends has nobody to tell what is wrong there.
-  absl::Status history = HistoryConfigOf(file.path, file.text, file.values).status();
+  absl::Status history = HistoryConfigOf(file.path, file.entries).status();
   if (!history.ok()) return history;
   std::vector<std::string> words;
-  for (const ConfigValue& value : file.values) {
-    // Other commands have sections of their own.
-    if (value.section != "launch" && !value.section.empty()) continue;
-    int flag = FindLong(LaunchFlags(), value.key);
-    if (flag < 0 || IsCommandLineOnly(value.key)) {
-      std::string nearest = Nearest(value.key, LongNames(LaunchFlags()));
-      return absl::InvalidArgumentError(
-          absl::StrCat(PlaceOf(file, value.key), ": unknown key ", Escape(value.key, 80),
-                       nearest.empty() ? "" : absl::StrCat("; did you mean ", nearest, "?")));
-    }
+  for (const config::Entry& entry : file.entries) {
+    absl::Status checked = CheckEntry(file, entry);
+    if (!checked.ok()) return checked;
+    if (!IsOfLaunch(entry)) continue;
+    const Flag& flag = LaunchFlags()[FindLong(LaunchFlags(), entry.key)];
     // A list is one mention for each value, or one value with commas, as in hosts = ["a", "b"].
-    if (LaunchFlags()[flag].repeats) {
-      for (const std::string& each : value.values) Append(LaunchFlags()[flag], each, words);
+    if (flag.repeats) {
+      for (const std::string& each : entry.values) Append(flag, each, words);
     } else {
-      Append(LaunchFlags()[flag], absl::StrJoin(value.values, ","), words);
+      Append(flag, absl::StrJoin(entry.values, ","), words);
     }
   }
   return Collect(kConfig, words, &file, mentions);
@@ -178,9 +201,9 @@ absl::StatusOr<ConfigFile> ReadConfigFile(const Mentions& command_line,
     if (!choice.must_exist && absl::IsNotFound(text.status())) return ConfigFile();
     return At("configuration file", text.status());
   }
-  absl::StatusOr<std::vector<ConfigValue>> values = ParseConfig(*text);
-  if (!values.ok()) return At(Escape(choice.path), values.status());
-  return ConfigFile{choice.path, *std::move(text), *std::move(values)};
+  absl::StatusOr<std::vector<config::Entry>> entries = config::ParseToml(choice.path, *text);
+  if (!entries.ok()) return entries.status();
+  return ConfigFile{choice.path, *std::move(entries)};
 }
 
 absl::StatusOr<Mentions> CollectAll(const std::vector<std::string>& words,

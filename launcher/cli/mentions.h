@@ -7,7 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "launcher/cli/cli11.h"
+#include "common/config/toml.h"
 #include "launcher/cli/options.h"
 
 // What the sources of flags of dtrain launch say, before anything is made of it.
@@ -27,8 +27,7 @@ using Mentions = std::vector<Mention>;
 // none. PERMISSION_DENIED: nobody has named it, and another user can have written it.
 struct ConfigFile {
   std::string path;
-  std::string text;
-  std::vector<ConfigValue> values;
+  std::vector<config::Entry> entries;
 };
 absl::StatusOr<ConfigFile> ReadConfigFile(const Mentions& command_line,
                                           const Surroundings& surroundings);

@@ -98,10 +98,8 @@ class Splitter {
   }
 
   absl::Status Unknown(absl::string_view word, absl::string_view name) const {
-    std::string nearest = Nearest(name, LongNames(flags_));
     return absl::InvalidArgumentError(
-        absl::StrCat("unknown flag ", Escape(word, 80),
-                     nearest.empty() ? "" : absl::StrCat("; did you mean --", nearest, "?")));
+        absl::StrCat("unknown flag ", Escape(word, 80), DidYouMean(name, LongNames(flags_), "--")));
   }
 
   const std::vector<Flag>& flags_;

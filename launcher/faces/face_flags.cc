@@ -170,10 +170,8 @@ class Reader {
     std::vector<std::string> names = cli::LongNames(cli::LaunchFlags());
     for (const FaceFlag& flag : flags_) names.emplace_back(NameOf(flag));
     const std::string bare(absl::string_view(spelled).substr(spelled.find_first_not_of('-')));
-    const std::string nearest = cli::Nearest(Dashed(bare), names);
     return absl::InvalidArgumentError(
-        absl::StrCat("unknown flag ", Escape(spelled, 80),
-                     nearest.empty() ? "" : absl::StrCat("; did you mean --", nearest, "?")));
+        absl::StrCat("unknown flag ", Escape(spelled, 80), DidYouMean(Dashed(bare), names, "--")));
   }
 
   const std::vector<FaceFlag>& flags_;

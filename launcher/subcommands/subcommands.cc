@@ -225,11 +225,8 @@ const Subcommand* Find(absl::string_view name) {
 int Unknown(const std::string& name) {
   std::vector<std::string> known = {"help", "--help", "--version"};
   for (const Subcommand& entry : kAll) known.emplace_back(entry.name);
-  const std::string nearest = cli::Nearest(name, known);
-  return UsageError(absl::InvalidArgumentError(
-      absl::StrCat("unknown command ", Escape(name, 80),
-                   nearest.empty() ? "" : absl::StrCat("; did you mean ", nearest, "?"),
-                   "\nSee dtrain --help")));
+  return UsageError(absl::InvalidArgumentError(absl::StrCat(
+      "unknown command ", Escape(name, 80), DidYouMean(name, known), "\nSee dtrain --help")));
 }
 
 }  // namespace

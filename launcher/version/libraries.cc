@@ -6,6 +6,7 @@
 #include <grpcpp/grpcpp.h>
 #include <openssl/crypto.h>
 #include <spdlog/version.h>
+#include <toml++/impl/version.h>
 #include <yaml.h>
 #include <zlib.h>
 
@@ -41,6 +42,7 @@ std::vector<Library> Libraries() {
       {"OpenSSL", OpenSSL_version(OPENSSL_VERSION_STRING)},
       {"Protobuf", google::protobuf::internal::VersionString(GOOGLE_PROTOBUF_VERSION)},
       {"spdlog", Dotted(SPDLOG_VER_MAJOR, SPDLOG_VER_MINOR, SPDLOG_VER_PATCH)},
+      {"toml++", Dotted(TOML_LIB_MAJOR, TOML_LIB_MINOR, TOML_LIB_PATCH)},
       {"zlib", ZLIB_VERSION},
   };
 }

@@ -531,7 +531,7 @@ def test_old_jobs_go_when_one_ends(cluster, residents):
         config.write_text("[history]\njobs = 1\n")
         last = launch(cluster, [*FLAGS, *cluster.hosts_flag(1), "--", "sh", "-c",
                                 "while [ ! -e /tmp/end-of-test ]; do sleep 0.05; done"])
-        config.write_text("[history]\njobs = few\n")
+        config.write_text('[history]\njobs = "few"\n')
         end_all(cluster)
         assert last.wait()["exit_code"] == 0
         assert "old jobs were not removed: jobs in" in last.log and '"few" is not a whole number' in last.log

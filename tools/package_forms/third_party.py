@@ -28,6 +28,7 @@ LICENCES = {
     "protobuf": "BSD-3-Clause",
     "re2": "BSD-3-Clause",
     "spdlog": "MIT",
+    "tomlplusplus": "MIT",
     "zlib": "Zlib",
 }
 # What the web page has inside: of npm's packages, the files in launcher/page/vendor.

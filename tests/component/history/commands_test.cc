@@ -229,17 +229,17 @@ TEST_F(CommandsTest, PruneHasItsDefaultsFromTheConfigurationFile) {
   fs::create_directories(fs::path(path).parent_path());
   const auto config = [&path](const std::string& text) { std::ofstream(path) << text; };
   for (const char* id : {"dtrain-1", "dtrain-2", "dtrain-3"}) End(Accept(id), 0);
-  config("[launch]\nlease = 20s\n[history]\njobs = 2\n");
+  config("[launch]\nlease = \"20s\"\n[history]\njobs = 2\n");
   EXPECT_EQ(Run({"prune", "--keep-jobs", "3"}).out, "removed 0 jobs\n");
   EXPECT_EQ(Run({"prune"}).out, "removed 1 job: dtrain-1\n");
-  config("[history]\nkeep = 30d\nbytes = 1K\n");
+  config("[history]\nkeep = \"30d\"\nbytes = \"1K\"\n");
   EXPECT_EQ(Run({"prune", "--keep-bytes", "1G"}).out, "removed 0 jobs\n");
-  config("[history]\nkeep = soon\n");
+  config("[history]\nkeep = \"soon\"\n");
   Ran ran = Run({"prune"});
   EXPECT_EQ(ran.code, 2);
   EXPECT_EQ(ran.err, absl::StrCat("dtrain: prune: keep in ", path,
                                   ":2: \"soon\" is not a time such as 30, 30s, 500ms, 2m or 1h\n"));
-  config("[history]\nkeep = 0s\n");
+  config("[history]\nkeep = \"0s\"\n");
   EXPECT_EQ(Run({"prune"}).out, "removed 2 jobs: dtrain-2, dtrain-3\n");
 }
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The units, as systemd reads them."""
 import os
+import re
 import subprocess
 
 import pytest
@@ -112,6 +113,41 @@ def test_the_example_configuration_has_flags_of_the_agent_alone():
     assert len(names) >= 5
     for name in names:
         assert f"--{name} " in done.stdout, name
+
+
+def serve(folder, text, *flags):
+    file = folder / "agent.conf"
+    file.write_text(text)
+    done = subprocess.run([BIN_DIR / "dtrain-agent", "serve", "--state-dir", folder / "state", "--config", file, *flags],
+                          capture_output=True, text=True, timeout=60)
+    assert not (folder / "state").exists(), done
+    return done.returncode, done.stderr.replace(str(file), "FILE")
+
+
+@pytest.mark.parametrize("text,told", [
+    ("launcher-wait = \"2h\"\nlauncher-wait = \"3h\"\n", "FILE:2: "),
+    ("launcher-wait = 2h\n", "FILE:1: .*needs quotes: launcher-wait = \"2h\""),
+    ("\nlauncher_wait = \"2h\"\n", "FILE:2: unknown key launcher_wait; did you mean launcher-wait?"),
+    ("launcher-wait = \"2y\"\n", "FILE:1: --launcher-wait: .*2y"),
+    ("launcher-wait = [1, 2]\n", "FILE:1: launcher-wait takes one value"),
+    ("[serve]\nlauncher-wait = \"2h\"\n", r"FILE:2: unknown section \[serve\]"),
+    ("config = \"x\"\n", "FILE:1: unknown key config"),
+])
+def test_a_mistake_in_the_agents_configuration_is_named_with_its_line(tmp_path, text, told):
+    code, error = serve(tmp_path, text)
+    assert code == 2 and re.match(f"dtrain-agent: .*{told}", error), error
+
+
+def test_the_agents_configuration_file_must_be_there_and_the_command_line_is_stronger(tmp_path):
+    done = subprocess.run([BIN_DIR / "dtrain-agent", "serve", "--config", tmp_path / "none"], capture_output=True, text=True)
+    assert done.returncode == 2 and "none: No such file" in done.stderr, done
+    # All lines of the example; what they name is missing here.
+    text = "\n".join(re.findall("^#([a-z-]+ = .*)", (UNITS / "agent.conf").read_text(), re.M))
+    assert text.count(" = ") >= 6
+    code, error = serve(tmp_path, text)
+    assert code == 206 and "/etc/dtrain/accounts" in error, error
+    code, error = serve(tmp_path, text, "--account-map", tmp_path / "mine")
+    assert code == 206 and str(tmp_path / "mine") in error, error
 
 
 def test_the_sockets_are_in_a_folder_of_no_service():

@@ -11,7 +11,7 @@ from conftest import BIN_DIR, DTRAIN, SOURCE_DIR
 PACKAGES = {"absl": "libabsl-dev", "Boost": "libboost-dev", "c-ares": "libc-ares-dev", "CLI11": "libcli11-dev",
             "fmt": "libfmt-dev", "gRPC": "libgrpc-dev", "libyaml": "libyaml-dev",
             "nlohmann/json": "nlohmann-json3-dev", "OpenSSL": "libssl-dev", "Protobuf": "libprotobuf-dev",
-            "spdlog": "libspdlog-dev", "zlib": "zlib1g-dev"}
+            "spdlog": "libspdlog-dev", "toml++": "libtomlplusplus-dev", "zlib": "zlib1g-dev"}
 
 
 @pytest.fixture

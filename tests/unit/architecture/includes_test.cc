@@ -42,6 +42,7 @@ const std::map<std::string, std::string> kLibraries = {
     {"openssl/", "OpenSSL"},
     {"nlohmann/", "nlohmann/json"},
     {"CLI/", "CLI11"},
+    {"toml++/", "toml++"},
     {"pmix", "PMIx"},
     {"yaml", "libyaml"},
     {"zlib.h", "zlib"},

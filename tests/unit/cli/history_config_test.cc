@@ -59,11 +59,11 @@ class HistoryConfigTest : public testing::Test {
 
 TEST_F(HistoryConfigTest, EachKeyIsRead) {
   EXPECT_FALSE(Read().keep || Read().jobs || Read().bytes);
-  Config("lease = 20s\n[history]\nkeep = 30d\njobs = 500\n");
+  Config("lease = \"20s\"\n[history]\nkeep = \"30d\"\njobs = 500\n");
   EXPECT_EQ(Read().keep, std::chrono::hours(24 * 30));
   EXPECT_EQ(Read().jobs, 500u);
   EXPECT_FALSE(Read().bytes);
-  Config("[history]\nbytes = \"20G\"\n[launch]\nlease = 20s\n");
+  Config("[history]\nbytes = \"20G\"\n[launch]\nlease = \"20s\"\n");
   EXPECT_EQ(Read().bytes, uint64_t{20} << 30);
   files_["/other"] = "history.jobs = 0";
   surroundings_.environment.push_back("DTRAIN_CONFIG=/other");
@@ -73,16 +73,16 @@ TEST_F(HistoryConfigTest, EachKeyIsRead) {
 TEST_F(HistoryConfigTest, MistakesAreNamedWithTheirLine) {
   const std::string place = "/home/me/.config/dtrain/config.toml";
   EXPECT_EQ(
-      Mistake("[launch]\nlease = 20s\n[history]\nkeep = -1\n"),
+      Mistake("[launch]\nlease = \"20s\"\n[history]\nkeep = -1\n"),
       absl::StrCat("keep in ", place, ":4: \"-1\" is not a time such as 30, 30s, 500ms, 2m or 1h"));
-  EXPECT_THAT(Mistake("[history]\nkeep = 2y\n"), HasSubstr("\"2y\" is not a time"));
-  EXPECT_THAT(Mistake("[history]\nkeep = 366d\n"), HasSubstr("at most 365 days"));
-  EXPECT_THAT(Mistake("[history]\njobs = many\n"), HasSubstr("jobs in"));
+  EXPECT_THAT(Mistake("[history]\nkeep = \"2y\"\n"), HasSubstr("\"2y\" is not a time"));
+  EXPECT_THAT(Mistake("[history]\nkeep = \"366d\"\n"), HasSubstr("at most 365 days"));
+  EXPECT_THAT(Mistake("[history]\njobs = \"many\"\n"), HasSubstr("jobs in"));
   EXPECT_THAT(Mistake("[history]\njobs = 1.5\n"), HasSubstr("a whole number"));
-  EXPECT_THAT(Mistake("[history]\nbytes = 20 X\n"), HasSubstr("a size such as"));
-  EXPECT_THAT(Mistake("[history]\nbytes = [1G, 2G]\n"), HasSubstr("\"1G,2G\" is not"));
-  EXPECT_THAT(Mistake("[history]\nbytes =\n"), HasSubstr("bytes in"));
-  EXPECT_EQ(Mistake("[history]\nkep = 30d\n"),
+  EXPECT_THAT(Mistake("[history]\nbytes = \"20 X\"\n"), HasSubstr("a size such as"));
+  EXPECT_THAT(Mistake("[history]\nbytes = [\"1G\", \"2G\"]\n"), HasSubstr("\"1G,2G\" is not"));
+  EXPECT_THAT(Mistake("[history]\nbytes = \"\"\n"), HasSubstr("bytes in"));
+  EXPECT_EQ(Mistake("[history]\nkep = \"30d\"\n"),
             absl::StrCat(place, ":2: unknown key kep in [history]; did you mean keep?"));
 }
 
@@ -117,7 +117,7 @@ TEST_F(HistoryConfigTest, AFileThatAnotherUserCanHaveWrittenIsAnError) {
 }
 
 TEST_F(HistoryConfigTest, DefaultsForDetachedJobsDoNotConcernOthers) {
-  Config("[launch]\nlog-limit = 1G\nkeep = true\n");
+  Config("[launch]\nlog-limit = \"1G\"\nkeep = true\n");
   EXPECT_EQ(Launch({"-d", "x"}).detach.log_limit, uint64_t{1} << 30);
   EXPECT_TRUE(Launch({"-d", "x"}).detach.keep);
   EXPECT_FALSE(Launch({"-d", "--keep=false", "x"}).detach.keep);

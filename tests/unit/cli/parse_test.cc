@@ -323,7 +323,7 @@ TEST_F(ParseTest, TheConfigurationFileIsTheWeakestSource) {
   files_["/home/me/.config/dtrain/config.toml"] =
       "# site defaults\nlease = \"40s\"\n[launch]\nhostfile = \"/etc/hosts of mine\"\n"
       "oversubscribe = true\nexport = [\"A=1\", \"B=2\"]\ngrace = 7\n"
-      "rsh = \"kubectl exec -i {host} --\"\n[other]\nwhatever = 1\n";
+      "rsh = \"kubectl exec -i {host} --\"\n[history]\njobs = 1\n";
   surroundings_.environment = {"HOME=/home/me", "DTRAIN_GRACE=8"};
   LaunchOptions options = Launch({"x"});
   EXPECT_EQ(options.job.lease, std::chrono::seconds(40));
@@ -373,11 +373,17 @@ TEST_F(ParseTest, TheUsualConfigurationFileIsIgnoredIfAnotherUserCanHaveWrittenI
 
 TEST_F(ParseTest, AConfigurationFileThatWasNamedMustBeThereAndRight) {
   EXPECT_THAT(Error({"--config", "/c", "x"}), HasSubstr("open /c: No such file"));
-  files_["/c"] = "[launch]\nhostfle = f\n";
+  files_["/c"] = "[launch]\nhostfle = \"f\"\n";
   EXPECT_THAT(Error({"--config", "/c", "x"}),
               HasSubstr("/c:2: unknown key hostfle; did you mean hostfile?"));
-  files_["/c"] = "[launch]\nlease = soon\n";
+  files_["/c"] = "[launch]\nlease = \"soon\"\n";
   EXPECT_THAT(Error({"--config", "/c", "x"}), HasSubstr("lease in /c:2: \"soon\" is not a time"));
+  files_["/c"] = "lease = 20\n[lanuch]\nlease = 30\n";
+  EXPECT_THAT(Error({"--config", "/c", "x"}),
+              HasSubstr("/c:3: unknown section [lanuch] of lease; did you mean [launch]?"));
+  files_["/c"] = "np = 2\n[launch]\nnum-proc = 4\n";
+  EXPECT_THAT(Error({"--config", "/c", "x"}),
+              HasSubstr("/c:3: num-proc is given twice; it stands at /c:1, too"));
   surroundings_.environment = {"DTRAIN_CONFIG=/missing"};
   EXPECT_THAT(Error({"x"}), HasSubstr("/missing"));
 }
@@ -385,10 +391,10 @@ TEST_F(ParseTest, AConfigurationFileThatWasNamedMustBeThereAndRight) {
 // A17
 TEST_F(ParseTest, AConfigurationFileWithOneBadLineIsRefusedAsAWhole) {
   for (const auto& [text, place] :
-       std::map<std::string, std::string>{{"np = many\n", "/c:2"},
+       std::map<std::string, std::string>{{"np = \"many\"\n", "/c:2"},
                                           {"no-such-flag = 1\n", "/c:2"},
-                                          {"tag-output = loud\n", "/c:2"},
-                                          {"[[[", "/c"}}) {
+                                          {"tag-output = \"loud\"\n", "/c:2"},
+                                          {"[[[", "/c:2"}}) {
     files_["/c"] = "# mine\n" + text;
     EXPECT_THAT(Error({"--config", "/c", "-H", "a:1", "x"}), HasSubstr(place)) << text;
   }
