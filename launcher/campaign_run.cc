@@ -125,7 +125,7 @@ void CampaignRun::OnCheckpoint(bool newer, const std::string& trouble) {
     launch_.Warn(absl::StrCat("dtrain: warning: --scale-up waits for a checkpoint: ", trouble));
     checkpoint_trouble_ = trouble;
   }
-  Decide(job::CheckpointLooked{newer});
+  Decide(job::CheckpointLooked{newer, !trouble.empty()});
 }
 
 void CampaignRun::Do(const job::BeginAttempt& begin) {

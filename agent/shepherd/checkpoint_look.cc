@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/shepherd/checkpoint_look.h"
 
+#include <dirent.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <poll.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -9,8 +14,10 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <memory>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "agent/shepherd/worker_env.h"
@@ -19,6 +26,8 @@
 #include "common/base/text.h"
 #include "common/os/close_range.h"
 #include "common/os/pidfd.h"
+#include "common/os/process_facts.h"
+#include "common/os/process_tree.h"
 
 namespace dtrain::shepherd {
 namespace {
@@ -26,26 +35,100 @@ namespace {
 constexpr char kVariable[] = "DTRAIN_CHECKPOINT_FILE";
 // For a file server to answer.
 constexpr std::chrono::seconds kPatience{10};
+// What has not changed for so long is taken for complete: longer than an NFS client believes what
+// it knows of a file (acregmin, 3 s).
+constexpr std::chrono::seconds kStill{4};
+// One that was complete so shortly before anybody asked will do: a restart loses no more.
+constexpr time_t kJustBefore = 10;  // s
+// A launcher that wants a restart asks every few seconds. After a longer silence it is another one.
+constexpr time_t kAsksAgain = 60;  // s
+// A folder with more is looked at in part.
+constexpr size_t kMostEntries = 100'000;
+constexpr int kMostDepth = 30;
 // What the child exits with: one of these, or the error number on top.
-constexpr int kNewer = 0;
-constexpr int kNotNewer = 1;
+constexpr int kNext = 0;
+constexpr int kNotYet = 1;
 constexpr int kErrors = 2;
 
 bool IsBefore(const timespec& a, const timespec& b) {
   return a.tv_sec != b.tv_sec ? a.tv_sec < b.tv_sec : a.tv_nsec < b.tv_nsec;
 }
 
-int LookAtFile(const std::string& path, const timespec& begin) {
+// Of a file, or of a folder and all that is in it.
+struct State {
+  timespec changed{};  // the last of them
+  size_t entries = 0;
+  uint64_t bytes = 0;
+
+  bool operator==(const State& other) const {
+    return !IsBefore(changed, other.changed) && !IsBefore(other.changed, changed) &&
+           entries == other.entries && bytes == other.bytes;
+  }
+};
+
+void Add(int folder, const char* name, int depth, State& state) {
   struct stat info {};
-  if (stat(path.c_str(), &info) == 0) return IsBefore(info.st_mtim, begin) ? kNotNewer : kNewer;
-  // None was written yet.
-  return errno == ENOENT || errno == ENOTDIR ? kNotNewer : kErrors + errno;
+  if (++state.entries > kMostEntries || fstatat(folder, name, &info, AT_SYMLINK_NOFOLLOW) != 0) {
+    return;
+  }
+  if (IsBefore(state.changed, info.st_mtim)) state.changed = info.st_mtim;
+  state.bytes += static_cast<uint64_t>(info.st_size);
+  if (!S_ISDIR(info.st_mode) || depth == kMostDepth) return;
+  const int fd = openat(folder, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+  std::unique_ptr<DIR, int (*)(DIR*)> inside(fd < 0 ? nullptr : fdopendir(fd), closedir);
+  while (const dirent* entry = inside ? readdir(inside.get()) : nullptr) {
+    const absl::string_view each = entry->d_name;
+    if (each != "." && each != "..") Add(dirfd(inside.get()), entry->d_name, depth + 1, state);
+  }
+}
+
+State StateOf(const std::string& path) {
+  State state;
+  Add(AT_FDCWD, path.c_str(), 0, state);
+  return state;
+}
+
+bool IsSince(const std::string& path, const timespec& since) {
+  struct stat info {};
+  return stat(path.c_str(), &info) == 0 && !IsBefore(info.st_mtim, since);
+}
+
+// Whether a process below the shepherd has it, or what is in it, open for writing.
+bool IsBeingWritten(const std::string& path, pid_t shepherd) {
+  const std::string inside = path + "/";
+  for (const os::ProcessInfo& process : os::Descendants(shepherd)) {
+    for (const os::FileBeingWritten& file : os::FilesBeingWritten(process.pid, kMostEntries)) {
+      if (file.path == path || absl::StartsWith(file.path, inside)) return true;
+    }
+  }
+  return false;
+}
+
+int LookAtFile(const std::string& named, const timespec& since) {
+  char resolved[PATH_MAX];
+  if (realpath(named.c_str(), resolved) == nullptr) {
+    // None was written yet.
+    return errno == ENOENT || errno == ENOTDIR ? kNotYet : kErrors + errno;
+  }
+  const std::string path = resolved;
+  // The program says so itself.
+  if (IsSince(named + ".complete", since) || IsSince(path + "/.complete", since)) return kNext;
+  const State state = StateOf(path);
+  if (IsBefore(state.changed, since)) return kNotYet;
+  (void)poll(nullptr, 0, static_cast<int>(std::chrono::milliseconds(kStill).count()));
+  return StateOf(path) == state && !IsBeingWritten(path, getppid()) ? kNext : kNotYet;
+}
+
+// The kernel stamps files with the time of its last tick.
+timespec FileTime() {
+  timespec now{};
+  (void)clock_gettime(CLOCK_REALTIME_COARSE, &now);
+  return now;
 }
 
 }  // namespace
 
-// The kernel stamps files with the time of its last tick.
-void CheckpointLook::Begin() { (void)clock_gettime(CLOCK_REALTIME_COARSE, &begin_); }
+void CheckpointLook::Begin() { begin_ = FileTime(); }
 
 // As rank 0 has it; empty: it has none.
 std::string CheckpointLook::Path() const {
@@ -63,6 +146,12 @@ std::string CheckpointLook::Path() const {
 
 void CheckpointLook::Look() {
   if (std::exchange(asked_, true) || child_) return;
+  const timespec now = FileTime();
+  if (now.tv_sec - last_look_ > kAsksAgain) {
+    since_ = {now.tv_sec - kJustBefore, now.tv_nsec};
+    if (IsBefore(since_, begin_)) since_ = begin_;
+  }
+  last_look_ = now.tv_sec;
   path_ = Path();
   if (!path_.empty()) return Start(path_);
   Answer(false, absl::StrCat(kVariable,
@@ -75,7 +164,7 @@ void CheckpointLook::Start(const std::string& path) {
   if (pid == 0) {
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
     os::CloseRange(3, os::kEveryDescriptor);
-    _exit(LookAtFile(path, begin_));
+    _exit(LookAtFile(path, since_));
   }
   if (pid < 0) {
     return Answer(false, std::string(PosixError(errno, "cannot start a process").message()));
@@ -103,7 +192,7 @@ bool CheckpointLook::OnChild(pid_t pid) {
                                   absl::StrCat("cannot look at the checkpoint ", Escape(path_)))
                            .message()));
   } else {
-    Answer(status.signal == 0 && status.code == kNewer);
+    Answer(status.signal == 0 && status.code == kNext);
   }
   return true;
 }

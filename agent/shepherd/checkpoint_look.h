@@ -15,9 +15,10 @@
 
 namespace dtrain::shepherd {
 
-// Whether rank 0 has written the file that its DTRAIN_CHECKPOINT_FILE names since the workers were
-// started, for a launcher that asks (--scale-up). A child looks: the server of the file may be
-// down, and our own thread answers for the whole job. Loop thread.
+// Whether the file or folder that rank 0's DTRAIN_CHECKPOINT_FILE names has a complete checkpoint
+// that was written since the workers were started and a launcher first asked (--scale-up): nobody
+// writes there any more, or the program says so by PATH.complete or PATH/.complete. A child looks:
+// the server of the file may be down, and our own thread answers for the whole job. Loop thread.
 class CheckpointLook {
  public:
   // `part`: of the job, here before Begin. All must stay.
@@ -43,7 +44,9 @@ class CheckpointLook {
   const v1::JobPart& part_;
   const std::vector<std::string>& agent_env_;
   LauncherLine& launcher_;
-  timespec begin_{};  // by the clock that files have
+  timespec begin_{};  // by the clock that files have, as the next two
+  timespec since_{};  // older ones do not count
+  time_t last_look_ = 0;
   std::string path_;  // of the last look
   std::optional<os::Child> child_;
   bool asked_ = false;

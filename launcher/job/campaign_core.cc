@@ -117,6 +117,7 @@ void CampaignCore::On(const AttemptRuns& runs) {
   if (runs_since_ == kNever) runs_since_ = now_;  // else since a launcher before us
   join_by_ = kNever;
   if (scales_up_ || stop_signal_ != 0) return;
+  waits_told_ = false;
   std::vector<bool> usable;
   for (const Host& host : hosts_) usable.push_back(!host.left_out);
   scale_up_.Begin(runs.hosts, usable, options_.most_hosts);
@@ -129,7 +130,21 @@ void CampaignCore::On(const HostLooked& looked) {
 
 void CampaignCore::On(const CheckpointLooked& looked) {
   scale_up_.OnCheckpoint(now_, looked.newer);
+  if (!looked.newer && !looked.unknown && scale_up_.NextDeadline() != kNever &&
+      !std::exchange(waits_told_, true)) {
+    actions_.emplace_back(Announce{absl::StrCat("dtrain: ", HostsBack(),
+                                                "; the next checkpoint (DTRAIN_CHECKPOINT_FILE) is "
+                                                "awaited before the restart with ",
+                                                scale_up_.nodes(), " nodes")});
+  }
   DecideScaleUp();
+}
+
+// "node2 is back"
+std::string CampaignCore::HostsBack() const {
+  std::vector<std::string> names;
+  for (const uint32_t host : scale_up_.back()) names.push_back(options_.hosts[host]);
+  return absl::StrCat(rendezvous::FormatHosts(names), names.size() == 1 ? " is back" : " are back");
 }
 
 void CampaignCore::DecideScaleUp() {
@@ -142,12 +157,9 @@ void CampaignCore::DecideScaleUp() {
     case ScaleUp::Next::kRestart:
       break;
   }
-  std::vector<std::string> names;
-  for (const uint32_t host : scale_up_.back()) names.push_back(options_.hosts[host]);
-  scales_up_ = EndAttempt{absl::StrCat("restarting with ", scale_up_.nodes(),
-                                       " nodes: ", rendezvous::FormatHosts(names),
-                                       names.size() == 1 ? " is back" : " are back"),
-                          scale_up_.back()};
+  scales_up_ =
+      EndAttempt{absl::StrCat("restarting with ", scale_up_.nodes(), " nodes: ", HostsBack()),
+                 scale_up_.back()};
   actions_.emplace_back(Announce{absl::StrCat("dtrain: ", scales_up_->why)});
   actions_.emplace_back(*scales_up_);
 }

@@ -61,9 +61,10 @@ struct HostLooked {
   uint32_t host = 0;
   bool reachable = false;
 };
-// The answer to LookAtCheckpoint. `newer`: one was written since the attempt began.
+// The answer to LookAtCheckpoint. `newer`: one was completed since the first of them.
 struct CheckpointLooked {
   bool newer = false;
+  bool unknown = false;  // the user has been told why
 };
 struct StopAsked {
   int signal = 0;
@@ -176,6 +177,7 @@ class CampaignCore {
   Next Judge(const AttemptEnded& end) const;
   bool IsReplaced(const AttemptEnded& end) const;
   void Restart(const AttemptEnded& end);
+  std::string HostsBack() const;
   void DecideScaleUp();
   bool IsScaledUp(const AttemptEnded& end) const;
   void RestartScaledUp(const AttemptEnded& end);
@@ -209,6 +211,7 @@ class CampaignCore {
   std::vector<Host> hosts_;
   ScaleUp scale_up_;
   std::optional<EndAttempt> scales_up_;  // the present attempt is being ended for that
+  bool waits_told_ = false;              // that its next checkpoint is awaited for that
   std::vector<uint32_t> welcomed_;       // hosts for whose sake the one that is to run was begun
   std::vector<AttemptRecord> ended_;
   std::vector<CampaignAction> actions_;

@@ -80,17 +80,16 @@ TimePoint ScaleUp::NextDeadline() const {
 ScaleUp::Next ScaleUp::Decide(TimePoint now) {
   const TimePoint due = NextDeadline();
   if (due == kNever || now < due) return Next::kNothing;
+  back_.clear();
+  for (uint32_t i = 0; i < hosts_.size(); ++i) {
+    const TimePoint at = ReadyAt(hosts_[i]);
+    if (at != kNever && now >= at) back_.push_back(i);
+  }
   if (!has_checkpoint_) {
     look_at_ = now + kAnswer;
     return Next::kLookAtCheckpoint;
   }
-  back_.clear();
-  for (uint32_t i = 0; i < hosts_.size(); ++i) {
-    const TimePoint at = ReadyAt(hosts_[i]);
-    if (at == kNever || now < at) continue;
-    back_.push_back(i);
-    ++hosts_[i].tries;
-  }
+  for (const uint32_t host : back_) ++hosts_[host].tries;
   End();
   return Next::kRestart;
 }

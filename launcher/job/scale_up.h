@@ -33,7 +33,7 @@ class ScaleUp {
 
   // To be looked for.
   std::vector<uint32_t> absent() const;
-  // Those that were there for long enough when kRestart was decided.
+  // Those that had been there for long enough when a look or a restart was decided.
   const std::vector<uint32_t>& back() const { return back_; }
   uint32_t nodes() const { return nodes_; }  // after that restart
 

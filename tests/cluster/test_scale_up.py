@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import signal
+import time
 
 import pytest
 
@@ -107,6 +108,27 @@ def test_a_host_that_is_back_joins_after_a_checkpoint(cluster, checkpoint):
     assert [each["restart_counts"] for each in written["attempts"]] == [False, False, False], written["attempts"]
 
 
+# A checkpoint of 60 parts, of which each takes a moment: the restart comes when it is complete, and cuts none short.
+def test_a_checkpoint_that_is_being_written_is_awaited(cluster, checkpoint):
+    checkpoint.unlink()
+    folder = cluster.nodes[0].path("/root/scale-up-parts")
+    shutil.rmtree(folder, ignore_errors=True)
+    saves = ('[ $RANK != 0 ] || [ $DTRAIN_ATTEMPT != 1 ] || { while [ ! -e go ]; do sleep 0.1; done; rm go; mkdir scale-up-parts; '
+             'for part in $(seq 60); do echo weights >scale-up-parts/$part; sleep 0.15; done; }; ')
+    job = cluster.start_launch([*FLAGS, "--scale-up=1s", "-x", "DTRAIN_CHECKPOINT_FILE=/root/scale-up-parts",
+                                *cluster.hosts_flag(1), "--", "sh", "-c",
+                                "cd /root; " + LIVES[2].replace("exec sleep", saves + "exec sleep")])
+    lose_and_heal(cluster, cluster.nodes[3], job)
+    job.wait_for("dtrain: node3 is back; the next checkpoint (DTRAIN_CHECKPOINT_FILE) is awaited before the restart "
+                 "with 4 nodes\n", stream="err", timeout=60)
+    cluster.nodes[0].path("/root/go").touch()
+    job.wait_for("attempt 2 2/1 of 4", count=4, timeout=60)
+    assert len(list(folder.iterdir())) == 60, job.err
+    job.signal(signal.SIGINT)
+    assert job.wait(20).code == 130
+    shutil.rmtree(folder)
+
+
 # The other job shows when one would have been started again.
 def test_without_the_flag_the_job_goes_on_as_it_is(cluster, checkpoint):
     without = start(cluster, *NAMED)
@@ -170,8 +192,12 @@ def test_a_launcher_that_dies_meanwhile_is_succeeded(cluster, residents, checkpo
         reboot(gone, residents[3])
     finally:
         cluster.heal(gone)
-    write(checkpoint)
-    wait_until(held.exists, 90, lambda: job.log)
+
+    def saved():
+        if not checkpoint.exists() or time.time() - checkpoint.stat().st_mtime > 8:
+            write(checkpoint)  # again and again, as programs do
+        return held.exists()
+    wait_until(saved, 90, lambda: job.log)
     kill_and_wait(job, 2)
     wait_until(lambda: lines(2, 4) == 4, 90, lambda: job.log)
     assert attempts_alive(cluster) == [2]

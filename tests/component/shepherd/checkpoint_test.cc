@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether a checkpoint was written since the workers were started, by a real shepherd.
+// Whether a checkpoint is complete that was written since the workers were started, by a real
+// shepherd.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <sys/stat.h>
 
+#include <atomic>
 #include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -29,8 +33,8 @@ class CheckpointTest : public ShepherdTest {
   ~CheckpointTest() override { fs::remove_all(folder_); }
 
   // With that in the variable of the first of two ranks; empty: without it.
-  void Run(const std::string& file) {
-    v1::JobPart part = Shell(2, "exec sleep 600");
+  void Run(const std::string& file, const std::string& script = "exec sleep 600") {
+    v1::JobPart part = Shell(2, script);
     part.mutable_programs(0)->set_working_directory(folder_.string());
     if (!file.empty()) {
       v1::EnvVar* variable = part.add_env();
@@ -74,6 +78,38 @@ TEST_F(CheckpointTest, OnlyOneThatWasWrittenSinceTheStartIsNewer) {
   Write("model");
   EXPECT_TRUE(Look().newer());
   for (const v1::Checkpoint& answer : checkpoints_) EXPECT_EQ(answer.trouble(), "");
+  End();
+}
+
+TEST_F(CheckpointTest, AFolderIsCompleteWhenNoneOfItsPartsIsWrittenAnyMore) {
+  fs::create_directories(folder_ / "step9" / "shards");
+  Run("step9", "exec 3>step9/shards/1; exec sleep 600");
+  EXPECT_FALSE(Look().newer()) << "it has a part open for writing";
+  Write("step9/.complete");
+  EXPECT_TRUE(Look().newer()) << "the program says so";
+  fs::remove(folder_ / "step9" / ".complete");
+  Write("step9.complete", std::chrono::seconds(60));
+  EXPECT_FALSE(Look().newer()) << "of an earlier one";
+  Write("step9.complete");
+  EXPECT_TRUE(Look().newer());
+  End();
+}
+
+TEST_F(CheckpointTest, OneThatGrowsElsewhereIsNotComplete) {
+  fs::create_directories(folder_ / "step9");
+  Run("step9");
+  // As another host writes it: nobody here has it open.
+  std::atomic<bool> done = false;
+  std::thread other([&] {
+    for (int part = 0; !done; ++part) {
+      Write(absl::StrCat("step9/", part));
+      (void)poll(nullptr, 0, 100);
+    }
+  });
+  EXPECT_FALSE(Look().newer());
+  done = true;
+  other.join();
+  EXPECT_TRUE(Look().newer());
   End();
 }
 

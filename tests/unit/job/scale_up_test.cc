@@ -177,13 +177,17 @@ TEST_F(ScaleUpTest, IsNotRestartedWhileTheCheckpointIsOld) {
   Lose({3}, {0, 1, 2});
   Looked(3);
   After(minutes(5));
+  said_.clear();
   for (int look = 1; look < 100; ++look) {
     EXPECT_EQ(looks_, look);
-    Feed(CheckpointLooked{false});
+    Feed(CheckpointLooked{false, /*unknown=*/look == 1});
     EXPECT_EQ(core_->NextDeadline(), now_ + seconds(5));
     After(seconds(5));
   }
   EXPECT_THAT(asked_, IsEmpty());
+  EXPECT_THAT(said_,
+              ElementsAre("dtrain: node3 is back; the next checkpoint (DTRAIN_CHECKPOINT_FILE) "
+                          "is awaited before the restart with 4 nodes"));
   Feed(CheckpointLooked{true});
   EXPECT_EQ(asked_.size(), 1U);
 }
