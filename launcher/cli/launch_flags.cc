@@ -308,6 +308,18 @@ std::vector<Flag> RestartFlags() {
        "(--collective-timeout); default all",
        SetRestartOn,
        {"failure", "node", "stall", "all"}},
+      {"--restart-window", kGroup, "TIME",
+       "a restart counts towards --max-restarts for TIME; default 24h, 0\n"
+       "for ever",
+       [](View v, RawLaunch& o) {
+         return Set(v, Duration::zero(), o.options.restarts.restart_window);
+       }},
+      {"--no-restart-on", kGroup, "CODES", "exit codes of a rank that end the job, such as 2,64-78",
+       [](View v, RawLaunch& o) {
+         auto codes = ParseRanges(v, 255);
+         if (codes.ok()) o.options.restarts.never_on = *std::move(codes);
+         return codes.status();
+       }},
       {"--backoff", kGroup, "TIME[:TIME]",
        "pause before a restart, doubled after each short attempt, and\n"
        "the longest; default 1s:60s",

@@ -75,7 +75,6 @@ CampaignCore::CampaignCore(CampaignOptions options, const CampaignPast& past, Ti
   if (!past.scale_up.empty()) scales_up_ = EndAttempt{past.scale_up, past.back};
   for (const AttemptRecord& record : past.ended) {
     ended_.push_back(record);
-    counted_ += record.counted ? 1 : 0;
     for (const uint32_t host : record.hosts) Count(record, host);
     Welcome(record);
     BackOff();
@@ -244,6 +243,10 @@ CampaignCore::Next CampaignCore::Judge(const AttemptEnded& end) const {
       if (end.verdict.exit_code == kExitNotExecutable || end.verdict.exit_code == kExitNotFound) {
         return Next::kOver;
       }
+      for (const auto& [first, last] : options_.never_on) {
+        const auto code = static_cast<uint32_t>(end.verdict.exit_code);
+        if (first <= code && code <= last) return Next::kOver;
+      }
       return options_.on_failure ? Next::kRestart : Next::kOver;
     case Kind::kStalled:
       return options_.on_stall ? Next::kRestart : Next::kOver;
@@ -285,21 +288,34 @@ bool CampaignCore::IsReplaced(const AttemptEnded& end) const {
   return lost > 0 && eligible() >= options_.least_hosts + lost;
 }
 
+uint32_t CampaignCore::counted() const {
+  return static_cast<uint32_t>(std::count_if(
+      ended_.begin(), ended_.end(), [](const AttemptRecord& record) { return record.counted; }));
+}
+
+uint32_t CampaignCore::Used() const {
+  return static_cast<uint32_t>(
+      std::count_if(ended_.begin(), ended_.end(), [this](const AttemptRecord& record) {
+        return record.counted && (options_.restart_window == Duration::zero() ||
+                                  now_ - record.ended <= options_.restart_window);
+      }));
+}
+
 void CampaignCore::Restart(const AttemptEnded& end) {
   const bool replaced = IsReplaced(end);
+  const uint32_t used = Used();
   ended_.back().counted = !replaced;
-  if (!replaced && counted_ == options_.max_restarts) {
+  if (!replaced && used >= options_.max_restarts) {
     if (options_.max_restarts == 0) return End(end.verdict);
     Verdict verdict = end.verdict;
     verdict.exit_code = kExitRestarts;
     return End(std::move(verdict));
   }
-  if (!replaced) ++counted_;
   Blame(end);
   const TimePoint at = std::max(now_ + BackOff(), end.dead_at);
   const std::string which = replaced
                                 ? std::string("restart, not counted as other hosts can take over,")
-                                : absl::StrCat("restart ", counted_, " of ", options_.max_restarts);
+                                : absl::StrCat("restart ", used + 1, " of ", options_.max_restarts);
   actions_.emplace_back(
       Announce{absl::StrCat("dtrain: ", which, " in ", Rounded(at - now_), ": ", end.cause)});
   ++attempt_;

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -20,11 +21,15 @@ struct CampaignOptions {
   uint32_t least_hosts = 1;        // an attempt needs so many of them
   uint32_t most_hosts = 0;         // and has use for so many
   uint32_t max_restarts = 0;       // --max-restarts: those that count
-  bool spares = false;             // some hosts only replace others
+  // --restart-window: an older one does not count any more; zero: all do.
+  Duration restart_window = std::chrono::hours(24);
+  bool spares = false;  // some hosts only replace others
   // --restart-on
   bool on_failure = true;
   bool on_node = true;
   bool on_stall = true;
+  // --no-restart-on: exit codes of a rank, from and to.
+  std::vector<std::pair<uint32_t, uint32_t>> never_on;
   // --backoff: before a restart, doubled by each attempt shorter than --min-uptime.
   Duration backoff = std::chrono::seconds(1);
   Duration longest_backoff = std::chrono::seconds(60);
@@ -147,7 +152,7 @@ class CampaignCore {
   const CampaignOptions& options() const { return options_; }
   bool restarts() const { return options_.max_restarts > 0 || options_.spares; }
   uint32_t attempt() const { return attempt_; }
-  uint32_t counted() const { return counted_; }         // restarts that count, so far
+  uint32_t counted() const;                             // restarts that have counted, so far
   TimePoint next_at() const { return next_at_; }        // in kPause
   TimePoint runs_since() const { return runs_since_; }  // the present attempt; or kNever
   const std::vector<AttemptRecord>& ended() const { return ended_; }
@@ -176,6 +181,7 @@ class CampaignCore {
 
   Next Judge(const AttemptEnded& end) const;
   bool IsReplaced(const AttemptEnded& end) const;
+  uint32_t Used() const;  // of max_restarts
   void Restart(const AttemptEnded& end);
   std::string HostsBack() const;
   void DecideScaleUp();
@@ -202,7 +208,6 @@ class CampaignCore {
   State state_ = State::kAttempt;
   bool begun_ = false;  // by the launcher before us
   uint32_t attempt_ = 0;
-  uint32_t counted_ = 0;
   TimePoint runs_since_ = kNever;  // of the present attempt
   TimePoint next_at_ = kNever;     // kPause
   TimePoint join_by_ = kNever;     // of the present restart, until it runs

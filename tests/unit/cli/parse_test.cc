@@ -193,7 +193,8 @@ TEST_F(ParseTest, Restarts) {
   EXPECT_EQ(none.restarts.max_restarts, 0U);
   const LaunchOptions all =
       Launch({"--max-restarts", "3", "-N", "2:4", "--spare", "1", "--restart-on", "failure,stall",
-              "--backoff", "2s:5m", "--min-uptime", "10m", "--join-timeout", "1h", "x"});
+              "--backoff", "2s:5m", "--min-uptime", "10m", "--join-timeout", "1h",
+              "--restart-window", "2h", "--no-restart-on", "2,64-78", "x"});
   EXPECT_EQ(all.restarts.max_restarts, 3U);
   EXPECT_EQ(all.job.plan.nodes, 4U);
   EXPECT_EQ(all.job.min_nodes, 2U);
@@ -204,6 +205,10 @@ TEST_F(ParseTest, Restarts) {
   EXPECT_EQ(all.restarts.longest_backoff, std::chrono::minutes(5));
   EXPECT_EQ(all.restarts.min_uptime, std::chrono::minutes(10));
   EXPECT_EQ(all.restarts.join_timeout, std::chrono::hours(1));
+  EXPECT_EQ(all.restarts.restart_window, std::chrono::hours(2));
+  EXPECT_THAT(all.restarts.never_on, ElementsAre(Pair(2, 2), Pair(64, 78)));
+  EXPECT_THAT(Error({"--no-restart-on", "oom", "x"}), HasSubstr("--no-restart-on: "));
+  EXPECT_THAT(Error({"--no-restart-on", "300", "x"}), HasSubstr("--no-restart-on: "));
   EXPECT_EQ(Launch({"-N", "3:3", "x"}).job.min_nodes, 0U);
   // A pause longer than the longest is the longest.
   EXPECT_EQ(Launch({"--backoff", "5m", "x"}).restarts.longest_backoff, std::chrono::minutes(5));

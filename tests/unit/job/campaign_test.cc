@@ -102,6 +102,54 @@ TEST_F(CampaignTest, WithoutRestartsAnEndIsTheEnd) {
   EXPECT_EQ(core_->NextDeadline(), kNever);
 }
 
+// A job of weeks does not end of what it has long survived.
+TEST_F(CampaignTest, ARestartCountsForADay) {
+  Make(2, 2);
+  for (int failures = 0; failures < 10; ++failures) {
+    Runs(std::chrono::hours(13));
+    WorkerFails();
+    ASSERT_FALSE(verdict_) << failures;
+    Wait();
+  }
+  EXPECT_THAT(said_.back(), HasSubstr("restart 2 of 2 in"));
+  EXPECT_EQ(core_->counted(), 10U);
+  Runs(seconds(1));
+  WorkerFails();
+  ASSERT_TRUE(verdict_);
+  EXPECT_EQ(verdict_->exit_code, kExitRestarts);
+}
+
+TEST_F(CampaignTest, WithoutAWindowARestartCountsForEver) {
+  options_.restart_window = Duration::zero();
+  Make(2, 1);
+  Runs(std::chrono::hours(1000));
+  WorkerFails();
+  Wait();
+  Runs(std::chrono::hours(1000));
+  WorkerFails();
+  ASSERT_TRUE(verdict_);
+  EXPECT_EQ(verdict_->exit_code, kExitRestarts);
+}
+
+TEST_F(CampaignTest, CodesThatTheUserNamesAreNotTriedAgain) {
+  options_.never_on = {{2, 2}, {64, 78}};
+  for (const int code : {2, 64, 78}) {
+    verdict_.reset();
+    Make(2, 3);
+    Runs(seconds(3));
+    WorkerFails(code);
+    ASSERT_TRUE(verdict_) << code;
+    EXPECT_EQ(verdict_->exit_code, code);
+  }
+  for (const int code : {1, 3, 63, 79}) {
+    verdict_.reset();
+    Make(2, 3);
+    Runs(seconds(3));
+    WorkerFails(code);
+    EXPECT_FALSE(verdict_) << code;
+  }
+}
+
 TEST_F(CampaignTest, RestartsUntilNoneAreLeft) {
   Make(2, 2);
   Runs(seconds(3));
