@@ -94,7 +94,7 @@ absl::StatusOr<Identity> IdentityOfUnixPeer(const UnixPeer& peer, absl::string_v
   if (!ServesAll(policy) && !own) {
     out.no_account = absl::StrCat("this agent runs as user id ", policy.agent_uid,
                                   " and starts workers only as that user, not as root");
-  } else if (account_name.empty()) {
+  } else if (account_name.empty() && ServesAll(policy)) {
     out.no_account = absl::StrCat("user id ", peer.uid, " has no account on this node");
   } else {
     out.account = Account{out.name, peer.uid, peer.gid};

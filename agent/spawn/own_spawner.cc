@@ -40,6 +40,10 @@ OwnSpawner::OwnSpawner(loop::Loop& loop, std::string program, FindAccount find_a
 absl::StatusOr<std::unique_ptr<Processes>> OwnSpawner::Spawn(Order order) {
   const Owner& owner = order.owner;
   auto account = find_account_(owner.uid);
+  // In a container, a user that its image does not know. What is needed of ourselves is known.
+  if (absl::IsNotFound(account.status()) && owner.uid != 0 && owner.uid == geteuid()) {
+    account = os::Account{owner.uid, getegid(), {}, owner.name, "", ""};
+  }
   if (!account.ok()) return account.status();
   const os::Account* const user = geteuid() == 0 ? &*account : nullptr;
   const JobKey key{owner.uid, order.job_id, order.attempt};

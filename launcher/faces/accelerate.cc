@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -209,6 +210,19 @@ absl::Status Fill(AccelerateJob& job, const cli::Surroundings& surroundings, Lin
   return absl::OkStatus();
 }
 
+// What the file that nobody has named says: people forget that it is there.
+void NoteDefaultFile(const AccelerateJob& job, LineBuilder& line) {
+  const Value& processes = job.values.At("num_processes");
+  if (job.values.given.count("num_processes") != 0 || !processes.is_number_integer()) return;
+  if (line.HasOurs("np") || line.HasOurs("ppn")) return;
+  const Value& machines = job.values.At("num_machines");
+  const bool several = machines.is_number_integer() && machines.get<int64_t>() > 1;
+  line.Note(absl::StrCat(processes.get<int64_t>(),
+                         processes.get<int64_t>() == 1 ? " process" : " processes",
+                         several ? absl::StrCat(" on ", machines.get<int64_t>(), " machines") : "",
+                         ", from ", Escape(job.config->path, 300)));
+}
+
 absl::StatusOr<Translation> TranslateAccelerate(const std::vector<std::string>& args,
                                                 const cli::Surroundings& surroundings) {
   if (args.empty() || args[0] != kAccelerate.verb) {
@@ -237,7 +251,13 @@ absl::StatusOr<Translation> TranslateAccelerate(const std::vector<std::string>& 
   if (job.config) status = ApplyAccelerateConfig(*job.config, job.values, notes);
   for (const std::string& note : notes) line.Note(note);
   if (status.ok()) status = Fill(job, surroundings, line, out);
+  const bool by_default = job.config && line.Value("config-file").empty();
+  if (!status.ok() && by_default && !absl::StrContains(status.message(), job.config->path)) {
+    return absl::InvalidArgumentError(absl::StrCat(status.message(), "; what no flag says is from ",
+                                                   Escape(job.config->path, 300)));
+  }
   if (!status.ok()) return status;
+  if (by_default) NoteDefaultFile(job, line);
   auto command =
       PythonCommand(line.line().command, line.Has("module"), line.Has("no-python"), surroundings);
   if (!command.ok()) return command.status();

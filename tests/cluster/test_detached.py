@@ -7,6 +7,7 @@ import random
 import re
 import shutil
 import signal
+import subprocess
 import time
 
 import launching
@@ -542,3 +543,29 @@ def test_old_jobs_go_when_one_ends(cluster, residents):
         shutil.rmtree(cluster.head.base / "root/.config")
         for host in cluster.nodes:
             (host.base / "tmp/end-of-test").unlink(missing_ok=True)
+
+
+# As in a container that runs as a user of its own choice.
+def test_a_user_whom_the_machine_does_not_know(cluster):
+    uid, home = 54321, cluster.head.path("/tmp/unknown-user")
+    home.mkdir()
+    os.chown(home, uid, uid)
+
+    def become():
+        os.setgroups([])
+        os.setgid(uid)
+        os.setuid(uid)
+
+    def run(*words):
+        process = cluster.head.popen(["env", "-i", "HOME=/tmp/unknown-user", "PATH=/usr/bin:/bin", cluster.programs / "dtrain", *words],
+                                     cwd="/", before_exec=become, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        out, err = process.communicate(timeout=60)
+        assert process.returncode == 0, (words, out, err)
+        return out
+    try:
+        job = run("launch", "-d", "-np", "2", "--", "sh", "-c", "echo $RANK of $(id -u)").split()[-1]
+        run("wait", job)
+        assert sorted(run("logs", job, "--rank", "0").splitlines() + run("logs", job, "--rank", "1").splitlines()) == [
+            f"0 of {uid}", f"1 of {uid}"]
+    finally:
+        shutil.rmtree(home)

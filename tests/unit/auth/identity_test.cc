@@ -123,6 +123,11 @@ TEST(UnixIdentity, OfAnUnprivilegedAgent) {
   ASSERT_TRUE(own.ok());
   EXPECT_EQ(own->role, Role::kAdmin);
   EXPECT_EQ(own->account->uid, 1001u);
+  // In a container, of a user that its image does not know.
+  const auto nameless = IdentityOfUnixPeer({1001, 100, 42}, "", policy);
+  ASSERT_TRUE(nameless.ok());
+  ASSERT_TRUE(nameless->account.has_value()) << nameless->no_account;
+  EXPECT_EQ(nameless->account->name, "1001");
   const auto other = IdentityOfUnixPeer({1002, 100, 43}, "bob", policy);
   EXPECT_EQ(other.status().code(), absl::StatusCode::kPermissionDenied);
   EXPECT_EQ(other.status().message(),

@@ -277,6 +277,25 @@ TEST_F(AccelerateTest, WithoutAFileTheDefaultOneCounts) {
                                  HasSubstr("USE_CPU=True")));
 }
 
+// People forget that it is there.
+TEST_F(AccelerateTest, WhatComesFromTheDefaultFileIsNoted) {
+  const std::string path = "/home/me/.cache/huggingface/accelerate/default_config.yaml";
+  surroundings_.environment = {"HOME=/home/me"};
+  files_[path] = "{distributed_type: MULTI_GPU, num_processes: 8}";
+  EXPECT_THAT(Translate("t.py")->notes, ElementsAre("dtrain: 8 processes, from " + path));
+  EXPECT_THAT(Translate("--num_processes 2 t.py")->notes, IsEmpty());
+  EXPECT_THAT(Translate("--config_file " + path + " t.py")->notes, IsEmpty());
+  files_[path] = "{distributed_type: MULTI_GPU, num_processes: 8, num_machines: 2}";
+  EXPECT_THAT(Translate("--hosts a,b t.py")->notes,
+              ElementsAre("dtrain: 8 processes on 2 machines, from " + path));
+  files_[path] = "{distributed_type: MULTI_GPU, num_processes: 7, num_machines: 2}";
+  EXPECT_THAT(Error(""), HasSubstr("num_processes 7 cannot be divided among 2 machines; what no "
+                                   "flag says is from " +
+                                   path));
+  files_[path] = "{distributed_type: 'NO', gpu_ids: [0]}";
+  EXPECT_THAT(Error(""), HasSubstr("; what no flag says is from " + path));
+}
+
 TEST_F(AccelerateTest, WrongFilesAreErrors) {
   EXPECT_EQ(Error("--config_file none"), "configuration file: cannot read none");
   const std::map<std::string, std::string> kFiles = {
