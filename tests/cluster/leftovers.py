@@ -24,6 +24,7 @@ WATCHED = ("/tmp", "/root", "/run", "/dev/shm")
 IGNORED = re.compile(r"/root/(work|\.ssh|\.python_history|\.cache/(matplotlib|mesa_shader_cache))(/|$)"
                      r"|/root/\.local(/share|/state(/dtrain(/|$)|$)|$)"  # ended jobs are kept (detached.py)
                      r"|/root/\.cache/dtrain/stage(/(objects|hashes)(/|$)|/trees(/[^/]+)?$|$)"  # what --stage keeps
+                     r"|/root/\.cache/dtrain/python(/[0-9a-f]{16}(/|$)|$)"  # what dtrain.run() sends
                      r"|/run/mount(/|$)|/tmp/sanitizer(/|$)"
                      r"|/tmp/crun\.\w{6}$|/run/libpod/exits/\w+$"  # crun's and podman's own, of those that were killed
                      r"|/run/(containers(/networks)?|crun)$"  # and what podman makes once, for ever

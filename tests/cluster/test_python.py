@@ -3,6 +3,7 @@
 examples."""
 import importlib.util
 import re
+import shutil
 import signal
 import subprocess
 
@@ -71,6 +72,37 @@ def test_run_on_hosts_that_share_nothing(cluster):
     assert "all results are right" in done.stdout
     for rank in range(4):
         assert f"[{rank}] hello from node{rank}\n" in done.stdout
+
+
+BARE = """
+def where():
+    import os
+    dtrain.init()
+    return dtrain.allgather_object(os.environ["DTRAIN_HOST"]), dtrain.__file__, os.getcwd()
+for hosts in (HOSTS, "node0:1,node3:1"):
+    for names, file, folder in dtrain.run(where, hosts=hosts):
+        print(*names, file, folder)
+"""
+
+
+def test_run_on_hosts_without_the_package(cluster):
+    own = cluster.head.path("/root/own")
+    shutil.rmtree(own, ignore_errors=True)
+    shutil.copytree(hosts.SOURCE_DIR / "runtime/python/dtrain", own / "dtrain", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(library(), own / "dtrain")
+    # What the libraries of a sanitizer need is for the worker alone.
+    env = {name: value for name, value in environment().items() if name in ("LD_PRELOAD", "ASAN_OPTIONS")}
+    words = program(cluster, BARE.replace("hosts=hosts", f"hosts=hosts, env={env!r}"))
+    try:
+        done = cluster.head.run(words, timeout=120, cwd="/root/work",
+                                env=cluster.environment({"PYTHONPATH": "/root/own", "DTRAIN_BIN": str(hosts.bin_dir() / "dtrain")}))
+    finally:
+        shutil.rmtree(own)
+    lines = [line.split() for line in done.stdout.splitlines()]
+    assert [names for *names, _, _ in lines] == [["node0", "node1", "node2", "node3"]] * 4 + [["node0", "node3"]] * 2
+    for *_, file, folder in lines:
+        assert file.startswith("/root/.cache/dtrain/stage/trees/") and folder == "/root", done
+    assert done.stderr.count("/root/work: No such file or directory; the function runs in /root\n") == 6, done
 
 
 FAILURE = """

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 
-from . import _errors, _frames, _functions, _reports, _terminal
+from . import _copies, _errors, _frames, _functions, _reports, _terminal
 from ._library import installed_in, package
 
 TYPE_CHECKING = False
@@ -76,8 +76,9 @@ def run(fn: Callable[..., Result], *args: Any, np: int | None = None, hosts: str
     launch_args: further flags of `dtrain launch`.
 
     fn, its arguments and results are pickled: with cloudpickle if it is installed; without it,
-    functions of the main program work too, but its classes do not. The nodes need Python, this package
-    and what fn imports. What the workers print is shown as it comes.
+    functions of the main program work too, but its classes do not. The nodes need Python and what fn
+    imports; this package is sent to hosts that are named and lack it. What the workers print is shown
+    as it comes.
 
     Raises RemoteError if fn raises an exception, JobError if the job fails otherwise, ValueError for
     bad arguments, JobEnvironmentError if there is no dtrain program. KeyboardInterrupt ends the job and
@@ -111,7 +112,14 @@ def run_call(call, *, np, hosts, hostfile, env, python, timeout, launch_args, qu
     ours = ["--stdin", "all", "--show-ranks", "all"]
     if quiet:
         ours += ["--tag-output", "rank"]  # tells the workers' lines from the launcher's
-    worker = [*ours, "--", python or sys.executable, "-m", "dtrain._worker"]
+    worker = [*ours, "--", python or sys.executable]
+    are_named = hosts is not None or hostfile is not None
+    copy = _copies.for_others(launch_args) if are_named else None
+    if copy is None:
+        worker += ["-m", "dtrain._worker"]
+    else:
+        launch += ["--stage", copy]
+        worker += ["-c", _copies.BEGIN, os.getcwd()]
     # A lone rank may do with the terminal what it would do without us, as under the launcher; further
     # flags may be about the number of ranks.
     alone = np is not None and abs(int(np)) == 1 and not launch_args
