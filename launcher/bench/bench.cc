@@ -3,13 +3,16 @@
 
 #include <cstdio>
 #include <filesystem>
+#include <optional>
 #include <system_error>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/exit_code.h"
 #include "common/base/text.h"
+#include "launcher/bench/carried_worker.h"
 #include "launcher/bench/plots.h"
 #include "launcher/bench/results.h"
 #include "launcher/bench/scaling.h"
@@ -39,6 +42,7 @@ class Session {
     worker_ = options.worker;
     if (worker_.empty()) {
       worker_ = (std::filesystem::path(self_).parent_path() / "dtrain-allreduce").string();
+      if (GoesElsewhere(options)) Carry();
     }
   }
 
@@ -58,6 +62,19 @@ class Session {
   int Sizes();
   int Pairs();
   int Scaling();
+
+  // So that the hosts need not have it. Those that do are none the worse.
+  void Carry() {
+    absl::StatusOr<CarriedWorker> made = CarriedWorker::Make(worker_);
+    if (!made.ok()) {
+      Complain(absl::StrCat("every host must have ", Escape(worker_),
+                            ", as it cannot be sent: ", made.status().message()));
+      return;
+    }
+    carried_ = *std::move(made);
+    worker_ = CarriedWorker::command();
+    stage_ = carried_->folder();
+  }
 
   // One launch; false when it could not be started or failed: `code` is then what to exit with.
   bool Launch(const std::vector<std::string>& words, int& code, self::LaunchEnd& end,
@@ -80,12 +97,12 @@ class Session {
                     absl::AnyInvocable<void(absl::string_view)> on_line) {
     self::LaunchEnd end;
     const bool good =
-        Launch(WorkerLaunch(options_, worker_), code, end, [&](absl::string_view line) {
+        Launch(WorkerLaunch(options_, worker_, stage_), code, end, [&](absl::string_view line) {
           absl::StrAppend(&text, line, "\n");
           on_line(line);
         });
     facts = ReadLaunchFacts(end.result).value_or(LaunchFacts());
-    if (code == kExitNotFound || code == kExitNotExecutable) {
+    if (!carried_ && (code == kExitNotFound || code == kExitNotExecutable)) {
       Complain(absl::StrCat("the worker is ", Escape(worker_),
                             ", which every host must have; --worker PATH names another place"));
     }
@@ -100,6 +117,8 @@ class Session {
   const std::vector<std::string>& environment_;
   const std::string self_;
   std::string worker_;
+  std::optional<CarriedWorker> carried_;
+  std::string stage_;  // its folder; empty: the hosts have it
 };
 
 // Writes the plot, if one is wanted; `code` unless that fails.
@@ -190,7 +209,7 @@ bool Session::Predict(RankCount count, int& code, ScalingRun& run) {
   if (count.ranks < 2 || bytes < 1) return true;
   self::LaunchEnd end;
   std::string text;
-  const bool good = Launch(PredictionLaunch(options_, count, worker_, bytes), code, end,
+  const bool good = Launch(PredictionLaunch(options_, count, worker_, bytes, stage_), code, end,
                            [&](absl::string_view line) { absl::StrAppend(&text, line, "\n"); });
   if (end.signalled) return false;
   const std::vector<SizeRow> rows = ReadSizes(text);

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/types/span.h"
 #include "launcher/bench/bench.h"
 #include "launcher/cli/flag_table.h"
 #include "launcher/self/launches.h"
@@ -41,15 +42,6 @@ Words WithoutHosts(const Words& flags) {
   return kept;
 }
 
-bool SaysHowMany(const Words& flags) {
-  for (size_t i = 0; i < flags.size(); i += TakesValue(flags[i]) ? 2 : 1) {
-    for (absl::string_view flag : {"np", "ppn", "map-by", "rankfile"}) {
-      if (Names(flags[i], flag)) return true;
-    }
-  }
-  return false;
-}
-
 Words Build(Words flags, const char* tag, const Words& command) {
   Words words = {"launch"};
   words.insert(words.end(), flags.begin(), flags.end());
@@ -64,6 +56,15 @@ Words Build(Words flags, const char* tag, const Words& command) {
   return words;
 }
 
+bool HasFlag(const Words& flags, absl::Span<const absl::string_view> wanted) {
+  for (size_t i = 0; i < flags.size(); i += TakesValue(flags[i]) ? 2 : 1) {
+    for (absl::string_view flag : wanted) {
+      if (Names(flags[i], flag)) return true;
+    }
+  }
+  return false;
+}
+
 Words FlagsAt(const Options& options, RankCount count) {
   Words flags = count.local ? WithoutHosts(options.launch_flags) : options.launch_flags;
   flags.emplace_back("--np");
@@ -73,11 +74,20 @@ Words FlagsAt(const Options& options, RankCount count) {
 
 }  // namespace
 
-std::vector<std::string> WorkerLaunch(const Options& options, const std::string& worker) {
+bool GoesElsewhere(const Options& options) {
+  // A copy of files of the user's, or a folder that the job is to run in.
+  return HasFlag(options.launch_flags, {"hosts", "hostfile", "rankfile"}) &&
+         !HasFlag(options.launch_flags, {"stage", "verify-code", "wdir"});
+}
+
+std::vector<std::string> WorkerLaunch(const Options& options, const std::string& worker,
+                                      const std::string& stage) {
   Words flags = options.launch_flags;
+  if (!stage.empty()) flags.insert(flags.end(), {"--stage", stage});
   Words command = {worker, "--json"};
   if (options.tool == Tool::kPairs) {
-    if (!SaysHowMany(flags)) flags.insert(flags.end(), {"--ppn", "1"});
+    if (!HasFlag(flags, {"np", "ppn", "map-by", "rankfile"}))
+      flags.insert(flags.end(), {"--ppn", "1"});
     command.insert(command.end(), {"--collective", "p2p"});
     return Build(std::move(flags), "none", command);
   }
@@ -98,10 +108,13 @@ std::vector<std::string> ScalingLaunch(const Options& options, RankCount count) 
 }
 
 std::vector<std::string> PredictionLaunch(const Options& options, RankCount count,
-                                          const std::string& worker, double bytes) {
+                                          const std::string& worker, double bytes,
+                                          const std::string& stage) {
+  Words flags = FlagsAt(options, count);
+  if (!stage.empty()) flags.insert(flags.end(), {"--stage", stage});
   // Whole float32 elements.
   const uint64_t size = (static_cast<uint64_t>(bytes) + 3) / 4 * 4;
-  return Build(FlagsAt(options, count), "none",
+  return Build(std::move(flags), "none",
                {worker, "--json", "--pipelined=off", "--sizes", absl::StrCat(size)});
 }
 

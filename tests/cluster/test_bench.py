@@ -2,6 +2,7 @@
 """dtrain bench on several hosts: the numbers' shape, and how it ends when something fails."""
 import json
 import re
+import shutil
 import signal
 import xml.etree.ElementTree
 
@@ -150,6 +151,23 @@ def test_a_worker_that_is_missing_on_a_host_is_explained(cluster):
                    "--worker", "/opt/no/dtrain-allreduce")
     assert result.code == 127, result
     assert "--worker PATH" in result.err, result
+
+
+# As with a wheel or a folder of a user's, which the hosts know nothing of.
+def test_the_worker_travels_to_hosts_without_dtrain(cluster):
+    own = cluster.head.path("/root/own dtrain")
+    shutil.rmtree(own, ignore_errors=True)
+    (own / "bin").mkdir(parents=True)
+    (own / "lib").mkdir()
+    for name in ("dtrain", "dtrain-agent", "dtrain-allreduce"):
+        shutil.copy(hosts.bin_dir() / name, own / "bin")
+    shutil.copy(hosts.bin_dir().parent / "lib/libdtrain.so.0", own / "lib")
+    try:
+        result = launching.Launch(cluster.head, ["/root/own dtrain/bin/dtrain", "bench", "allreduce",
+                                                 *cluster.hosts_flag(1, cluster.nodes[1:3]), "--sizes", "4,4K"]).wait(120)
+        assert result.code == 0 and [row[0] for row in numbers(result)] == ["4", "4096"], result
+    finally:
+        shutil.rmtree(own)
 
 
 def test_scaling_stops_at_the_run_that_failed(cluster):

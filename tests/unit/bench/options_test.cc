@@ -119,6 +119,17 @@ TEST(BenchCommands, TheWorkerGetsItsFlagsAfterTheLaunchs) {
   EXPECT_GT(Find(WorkerLaunch(Good({"allreduce", "-np", "-2"}), "w"), {"--fit"}), 0);
 }
 
+TEST(BenchCommands, TheWorkerTravelsToHostsThatAreNamed) {
+  EXPECT_TRUE(GoesElsewhere(Good({"allreduce", "-H", "a:1,b:1"})));
+  EXPECT_TRUE(GoesElsewhere(Good({"p2p", "--hostfile", "hosts"})));
+  EXPECT_FALSE(GoesElsewhere(Good({"allreduce", "-np", "-2"})));
+  EXPECT_FALSE(GoesElsewhere(Good({"allreduce", "--hostfile", "hosts", "--wdir", "/data"})));
+  EXPECT_FALSE(GoesElsewhere(Good({"scaling", "-H", "a,b", "--np", "1", "--stage", ".", "x"})));
+  EXPECT_GT(
+      Find(WorkerLaunch(Good({"p2p", "-H", "a,b"}), "bin/w", "/tmp/w"), {"--stage", "/tmp/w"}), 0);
+  EXPECT_EQ(Find(WorkerLaunch(Good({"p2p", "-H", "a,b"}), "w"), {"--stage"}), -1);
+}
+
 // Else a configuration file would hide what bench reads.
 TEST(BenchCommands, WhatBenchReadsDoesNotDependOnTheUsersSettings) {
   for (const Strings& words :
