@@ -72,8 +72,9 @@ absl::StatusOr<Config> Parse(const std::vector<std::string>& words) {
 
 std::vector<std::string> FlagNames() {
   Config config;
+  const std::unique_ptr<CLI::App> app = Define(config);
   std::vector<std::string> names;
-  for (const CLI::Option* option : Define(config)->get_options()) {
+  for (const CLI::Option* option : app->get_options()) {
     for (const std::string& name : option->get_lnames()) names.push_back(name);
   }
   return names;
