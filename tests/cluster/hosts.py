@@ -206,11 +206,7 @@ class Host:
                                before_exec=before_exec, start_new_session=True)
 
     def wait_for_sshd(self, deadline):
-        while True:
-            with socket_in_namespace(self._namespaces["net"]) as probe:
-                probe.settimeout(1)
-                if probe.connect_ex(("127.0.0.1", 22)) == 0:
-                    return
+        while not self._is_listening():
             if time.monotonic() > deadline or self.sshd.poll() is not None:
                 raise RuntimeError((self.base / "sshd.log").read_text())
             time.sleep(0.005)
@@ -221,10 +217,22 @@ class Host:
         self.wait_for_sshd(time.monotonic() + 10)
 
     def stop_sshd(self):
-        if self.sshd:
-            self.sshd.kill()
-            self.sshd.wait()
-            self.sshd = None
+        if not self.sshd:
+            return
+        self.sshd.kill()
+        self.sshd.wait()
+        self.sshd = None
+        # A child that it had just forked has the listening socket for a moment: another sshd could not bind, and
+        # a connection would succeed.
+        deadline = time.monotonic() + patient(10)
+        while self._is_listening():
+            assert time.monotonic() < deadline, f"{self.name}: something still listens on port 22"
+            time.sleep(0.01)
+
+    def _is_listening(self):
+        with socket_in_namespace(self._namespaces["net"]) as probe:
+            probe.settimeout(1)
+            return probe.connect_ex(("127.0.0.1", 22)) == 0
 
     def reap(self):
         """Waits for the children of this process on the host that were killed."""
