@@ -43,7 +43,7 @@ constexpr time_t kJustBefore = 10;  // s
 // A launcher that wants a restart asks every few seconds. After a longer silence it is another one.
 constexpr time_t kAsksAgain = 60;  // s
 // A folder with more is looked at in part.
-constexpr size_t kMostEntries = 100'000;
+constexpr size_t kMostTreeEntries = 100'000;
 constexpr int kMostDepth = 30;
 // What the child exits with: one of these, or the error number on top.
 constexpr int kNext = 0;
@@ -55,20 +55,21 @@ bool IsBefore(const timespec& a, const timespec& b) {
 }
 
 // Of a file, or of a folder and all that is in it.
-struct State {
+struct TreeState {
   timespec changed{};  // the last of them
   size_t entries = 0;
   uint64_t bytes = 0;
 
-  bool operator==(const State& other) const {
+  bool operator==(const TreeState& other) const {
     return !IsBefore(changed, other.changed) && !IsBefore(other.changed, changed) &&
            entries == other.entries && bytes == other.bytes;
   }
 };
 
-void Add(int folder, const char* name, int depth, State& state) {
+void AddEntry(int folder, const char* name, int depth, TreeState& state) {
   struct stat info {};
-  if (++state.entries > kMostEntries || fstatat(folder, name, &info, AT_SYMLINK_NOFOLLOW) != 0) {
+  if (++state.entries > kMostTreeEntries ||
+      fstatat(folder, name, &info, AT_SYMLINK_NOFOLLOW) != 0) {
     return;
   }
   if (IsBefore(state.changed, info.st_mtim)) state.changed = info.st_mtim;
@@ -78,13 +79,13 @@ void Add(int folder, const char* name, int depth, State& state) {
   std::unique_ptr<DIR, int (*)(DIR*)> inside(fd < 0 ? nullptr : fdopendir(fd), closedir);
   while (const dirent* entry = inside ? readdir(inside.get()) : nullptr) {
     const absl::string_view each = entry->d_name;
-    if (each != "." && each != "..") Add(dirfd(inside.get()), entry->d_name, depth + 1, state);
+    if (each != "." && each != "..") AddEntry(dirfd(inside.get()), entry->d_name, depth + 1, state);
   }
 }
 
-State StateOf(const std::string& path) {
-  State state;
-  Add(AT_FDCWD, path.c_str(), 0, state);
+TreeState TreeStateOf(const std::string& path) {
+  TreeState state;
+  AddEntry(AT_FDCWD, path.c_str(), 0, state);
   return state;
 }
 
@@ -97,7 +98,7 @@ bool IsSince(const std::string& path, const timespec& since) {
 bool IsBeingWritten(const std::string& path, pid_t shepherd) {
   const std::string inside = path + "/";
   for (const os::ProcessInfo& process : os::Descendants(shepherd)) {
-    for (const os::FileBeingWritten& file : os::FilesBeingWritten(process.pid, kMostEntries)) {
+    for (const os::FileBeingWritten& file : os::FilesBeingWritten(process.pid, kMostTreeEntries)) {
       if (file.path == path || absl::StartsWith(file.path, inside)) return true;
     }
   }
@@ -113,10 +114,10 @@ int LookAtFile(const std::string& named, const timespec& since) {
   const std::string path = resolved;
   // The program says so itself.
   if (IsSince(named + ".complete", since) || IsSince(path + "/.complete", since)) return kNext;
-  const State state = StateOf(path);
+  const TreeState state = TreeStateOf(path);
   if (IsBefore(state.changed, since)) return kNotYet;
   (void)poll(nullptr, 0, static_cast<int>(std::chrono::milliseconds(kStill).count()));
-  return StateOf(path) == state && !IsBeingWritten(path, getppid()) ? kNext : kNotYet;
+  return TreeStateOf(path) == state && !IsBeingWritten(path, getppid()) ? kNext : kNotYet;
 }
 
 // The kernel stamps files with the time of its last tick.
