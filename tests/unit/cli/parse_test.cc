@@ -206,7 +206,8 @@ TEST_F(ParseTest, Restarts) {
   EXPECT_EQ(all.restarts.min_uptime, std::chrono::minutes(10));
   EXPECT_EQ(all.restarts.join_timeout, std::chrono::hours(1));
   EXPECT_EQ(all.restarts.restart_window, std::chrono::hours(2));
-  EXPECT_THAT(all.restarts.never_on, ElementsAre(testing::Pair(2, 2), testing::Pair(64, 78)));
+  EXPECT_THAT(all.restarts.never_on,
+              testing::ElementsAre(testing::Pair(2, 2), testing::Pair(64, 78)));
   EXPECT_THAT(Error({"--no-restart-on", "oom", "x"}), HasSubstr("--no-restart-on: "));
   EXPECT_THAT(Error({"--no-restart-on", "300", "x"}), HasSubstr("--no-restart-on: "));
   EXPECT_EQ(Launch({"-N", "3:3", "x"}).job.min_nodes, 0U);
