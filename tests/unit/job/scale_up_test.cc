@@ -515,6 +515,7 @@ TEST_F(ScaleUpTest, RandomRuns) {
   SCOPED_TRACE(absl::StrCat("seed ", seed));
   std::mt19937 random(seed);
   const auto below = [&](uint32_t n) { return static_cast<uint32_t>(random() % n); };
+  options_.restart_window = Duration::zero();
   for (int run = 0; run < 500; ++run) {
     verdict_.reset();
     asked_.clear();
