@@ -289,8 +289,10 @@ bool CampaignCore::IsReplaced(const AttemptEnded& end) const {
 }
 
 uint32_t CampaignCore::counted() const {
-  return static_cast<uint32_t>(std::count_if(
-      ended_.begin(), ended_.end(), [](const AttemptRecord& record) { return record.counted; }));
+  return static_cast<uint32_t>(
+      std::count_if(ended_.begin(), ended_.end(), [this](const AttemptRecord& record) {
+        return record.counted && record.attempt < attempt_;  // else none followed
+      }));
 }
 
 uint32_t CampaignCore::Used() const {

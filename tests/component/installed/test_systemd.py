@@ -128,14 +128,14 @@ def serve(folder, text, *flags):
     ("launcher-wait = \"2h\"\nlauncher-wait = \"3h\"\n", "FILE:2: "),
     ("launcher-wait = 2h\n", "FILE:1: .*needs quotes: launcher-wait = \"2h\""),
     ("\nlauncher_wait = \"2h\"\n", "FILE:2: unknown key launcher_wait; did you mean launcher-wait?"),
-    ("launcher-wait = \"2y\"\n", "FILE:1: --launcher-wait: .*2y"),
+    ("launcher-wait = \"2y\"\n", "FILE:1: --launcher-wait: y unit not recognized"),
     ("launcher-wait = [1, 2]\n", "FILE:1: launcher-wait takes one value"),
     ("[serve]\nlauncher-wait = \"2h\"\n", r"FILE:2: unknown section \[serve\]"),
     ("config = \"x\"\n", "FILE:1: unknown key config"),
 ])
 def test_a_mistake_in_the_agents_configuration_is_named_with_its_line(tmp_path, text, told):
     code, error = serve(tmp_path, text)
-    assert code == 2 and re.match(f"dtrain-agent: .*{told}", error), error
+    assert code == 2 and re.search(f" error: {told}", error), error
 
 
 def test_the_agents_configuration_file_must_be_there_and_the_command_line_is_stronger(tmp_path):
@@ -145,7 +145,7 @@ def test_the_agents_configuration_file_must_be_there_and_the_command_line_is_str
     text = "\n".join(re.findall("^#([a-z-]+ = .*)", (UNITS / "agent.conf").read_text(), re.M))
     assert text.count(" = ") >= 6
     code, error = serve(tmp_path, text)
-    assert code == 206 and "/etc/dtrain/accounts" in error, error
+    assert code == 206 and "--account-map: look at /etc/dtrain: No such file" in error, error
     code, error = serve(tmp_path, text, "--account-map", tmp_path / "mine")
     assert code == 206 and str(tmp_path / "mine") in error, error
 
