@@ -128,6 +128,7 @@ Attempt::Handlers PresentAttempt::AttemptHandlers() {
   handlers.on_runs = [this] { OnRuns(); };
   handlers.on_warning = [this](job::Warn warn) { OnWarning(std::move(warn)); };
   handlers.on_staged = [this](const std::string& sent) {
+    if (launch_.options().stage.quiet) return;
     launch_.Warn(absl::StrCat("dtrain: ", stage::Describe(launch_.code()->snapshot), "; ", sent));
   };
   handlers.on_gpus = [this](NodeId node, const v1::GpuStates& states) {

@@ -83,7 +83,7 @@ bool GoesElsewhere(const Options& options) {
 std::vector<std::string> WorkerLaunch(const Options& options, const std::string& worker,
                                       const std::string& stage) {
   Words flags = options.launch_flags;
-  if (!stage.empty()) flags.insert(flags.end(), {"--stage", stage});
+  if (!stage.empty()) flags.insert(flags.end(), {"--stage", stage, "--stage-quiet"});
   Words command = {worker, "--json"};
   if (options.tool == Tool::kPairs) {
     if (!HasFlag(flags, {"np", "ppn", "map-by", "rankfile"}))
@@ -111,7 +111,7 @@ std::vector<std::string> PredictionLaunch(const Options& options, RankCount coun
                                           const std::string& worker, double bytes,
                                           const std::string& stage) {
   Words flags = FlagsAt(options, count);
-  if (!stage.empty()) flags.insert(flags.end(), {"--stage", stage});
+  if (!stage.empty()) flags.insert(flags.end(), {"--stage", stage, "--stage-quiet"});
   // Whole float32 elements.
   const uint64_t size = (static_cast<uint64_t>(bytes) + 3) / 4 * 4;
   return Build(std::move(flags), "none",

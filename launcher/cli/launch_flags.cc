@@ -265,6 +265,8 @@ std::vector<Flag> CodeFlags() {
        SetStage},
       {"--stage-keep", kGroup, "", "leave the copies on the hosts when the job has ended",
        [](View v, RawLaunch& o) { return Set(v, o.options.stage.keep); }},
+      {"--stage-quiet", kGroup, "", "do not say what was sent",
+       [](View v, RawLaunch& o) { return Set(v, o.options.stage.quiet); }},
       {"--verify-code", kGroup, "DIR",
        "start nothing unless all hosts have in DIR what this one has", SetVerifyCode},
       {"--verify-code-warn", kGroup, "", "with --verify-code: only warn of hosts that differ",

@@ -20,6 +20,7 @@ struct Options {
   bool compare = false;    // nothing is copied: all hosts must have it there
   bool only_warn = false;  // where one has not, that is a warning
   bool keep = false;       // hosts keep their copies when the job has ended
+  bool quiet = false;      // nothing is said of it if all goes well
   std::vector<std::string> exclude;
   std::vector<std::string> include;
   std::optional<uint64_t> most_bytes;  // given: as many files as a manifest may have

@@ -262,7 +262,7 @@ def test_live_line_on_a_terminal_names_who_is_missing(make_cluster):
 
 
 def test_config_file_and_environment_variables_are_flags_too(cluster):
-    config = cluster.hostfile("tag-output = host\n", "dtrain.conf")
+    config = cluster.hostfile('tag-output = "host"\n', "dtrain.conf")
     result = launch_ok(cluster, ["--config", config, *cluster.hosts_flag(1), "--", "echo", "x"])
     assert "node3" in result.out
     result = launch_ok(cluster, [*cluster.hosts_flag(1), "--", "echo", "x"],

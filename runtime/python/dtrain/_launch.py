@@ -118,7 +118,7 @@ def run_call(call, *, np, hosts, hostfile, env, python, timeout, launch_args, qu
     if copy is None:
         worker += ["-m", "dtrain._worker"]
     else:
-        launch += ["--stage", copy]
+        launch += ["--stage", copy, "--stage-quiet"]
         worker += ["-c", _copies.BEGIN, os.getcwd()]
     # A lone rank may do with the terminal what it would do without us, as under the launcher; further
     # flags may be about the number of ranks.
