@@ -27,9 +27,9 @@ absl::Status PresentAttempt::OpenStdin() {
   const job::JobOptions& job = launch_.options().job;
   if (job.dry_run || job.stdin_rank == "none") return absl::OkStatus();
   stdin_ = std::make_unique<output::StdinSource>(
-      launch_.loop(), [this](Rank rank, absl::string_view data, bool end) {
-        attempt_->SendStdin(rank, data, end);
-      });
+      launch_.loop(),
+      [this](Rank rank, absl::string_view data, bool end) { attempt_->SendStdin(rank, data, end); },
+      [this] { launch_.router().UserEndedLine(); });
   absl::Status opened = stdin_->Open();
   if (opened.ok()) return opened;
   return absl::Status(

@@ -19,6 +19,7 @@ struct Options {
   bool goes_on = false;      // a launcher before us has written to the log files of this job
   bool fold = true;          // a traceback that several ranks write is shown once
   Shown shown = {};
+  bool of_another = false;  // another user's job: on a terminal not even its colours are obeyed
   std::optional<FilePattern> files = std::nullopt;  // --output; not together with log_dir
 };
 

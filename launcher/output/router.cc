@@ -1,62 +1,86 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launcher/output/router.h"
 
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cstdlib>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "common/base/check.h"
 #include "launcher/output/log_files.h"
 #include "launcher/output/tagger.h"
-#include "launcher/output/terminal_text.h"
 
 namespace dtrain::output {
 namespace {
 
-constexpr absl::string_view kEraseLine = "\r\033[K";
+// Until a terminal that takes nothing is drawn on again.
+constexpr Duration kRedraw = std::chrono::milliseconds(100);
 
-bool SameDevice(int a, int b) {
+// One terminal, or one pipe: what is written to either must not get between the
+// other's lines.
+bool IsSame(int a, int b) {
   struct stat sa;
   struct stat sb;
-  return fstat(a, &sa) == 0 && fstat(b, &sb) == 0 && sa.st_rdev == sb.st_rdev;
+  if (fstat(a, &sa) != 0 || fstat(b, &sb) != 0) return false;
+  if (isatty(a) == 1 && isatty(b) == 1) return sa.st_rdev == sb.st_rdev;
+  return S_ISFIFO(sa.st_mode) && sa.st_dev == sb.st_dev && sa.st_ino == sb.st_ino;
+}
+
+Display::Kind KindOf(int fd) {
+  if (isatty(fd) == 1) {
+    const char* name = getenv("TERM");
+    return name != nullptr && absl::string_view(name) == "dumb" ? Display::Kind::kPlainTerminal
+                                                                : Display::Kind::kTerminal;
+  }
+  struct stat status;
+  return fstat(fd, &status) == 0 && S_ISREG(status.st_mode) ? Display::Kind::kFile
+                                                            : Display::Kind::kPipe;
+}
+
+Display::Size SizeOf(int fd) {
+  Display::Size size;
+  winsize told{};
+  if (ioctl(fd, TIOCGWINSZ, &told) != 0) return size;
+  if (told.ws_col > 0) size.columns = told.ws_col;
+  if (told.ws_row > 0) size.rows = told.ws_row;
+  return size;
 }
 
 }  // namespace
 
+OutputRouter::Sink::Sink(loop::Loop& loop, int descriptor,
+                         absl::AnyInvocable<void(absl::Status)> on_error)
+    : fd(descriptor),
+      display(KindOf(fd)),
+      draws(KindOf(fd) == Display::Kind::kTerminal),
+      writer(loop, fd, std::move(on_error)),
+      timer(loop) {}
+
 OutputRouter::OutputRouter(loop::Loop& loop, Options options, Callbacks callbacks, int out_fd,
                            int err_fd)
-    : loop_(loop),
-      options_(std::move(options)),
-      callbacks_(std::move(callbacks)),
-      fold_timer_(loop) {
-  err_is_terminal_ = isatty(err_fd) == 1;
-  out_is_terminal_ = isatty(out_fd) == 1;
-  same_terminal_ = err_is_terminal_ && out_is_terminal_ && SameDevice(out_fd, err_fd);
-  auto failed = [this](absl::Status why) {
+    : loop_(loop), options_(std::move(options)), callbacks_(std::move(callbacks)) {
+  auto failed = [this, alive = alive_](absl::Status why) {
+    if (!*alive) return;
     if (callbacks_.on_failed) std::exchange(callbacks_.on_failed, nullptr)(std::move(why));
     CheckRoom();
   };
-  if (same_terminal_) {
-    err_ = std::make_unique<loop::BlockingWriter>(loop, err_fd,
-                                                  [alive = alive_, failed](absl::Status why) {
-                                                    if (*alive) failed(std::move(why));
-                                                  });
+  if (IsSame(out_fd, err_fd)) {
+    err_ = std::make_unique<Sink>(loop, err_fd, failed);
     return;
   }
-  out_ = std::make_unique<loop::BlockingWriter>(loop, out_fd,
-                                                [alive = alive_, failed](absl::Status why) {
-                                                  if (*alive) failed(std::move(why));
-                                                });
+  out_ = std::make_unique<Sink>(loop, out_fd, failed);
   // Who closed our stderr does not want to read it; that alone ends no job.
-  err_ = std::make_unique<loop::BlockingWriter>(loop, err_fd, [this, alive = alive_](absl::Status) {
+  err_ = std::make_unique<Sink>(loop, err_fd, [this, alive = alive_](absl::Status) {
     if (*alive) CheckRoom();
   });
-  // A detached job's log, on a disk that was full: what is said later is worth as much.
-  err_->GoOnAfterFailures();
+  // A detached job's log, on a disk that was full: what is said later is worth
+  // as much.
+  err_->writer.GoOnAfterFailures();
 }
 
 OutputRouter::~OutputRouter() { *alive_ = false; }
@@ -96,6 +120,11 @@ void OutputRouter::SetLayout(Layout layout) {
   world_size_ = static_cast<uint32_t>(layout_.ranks.size());
   const std::string warning = WarningOfRanks(options_.shown, world_size_);
   if (!warning.empty() && callbacks_.on_warning) callbacks_.on_warning(warning);
+  const Display::Sharing sharing = {world_size_, options_.fold,
+                                    PassesThrough(options_, world_size_), options_.of_another};
+  for (Sink* sink : {out_.get(), err_.get()}) {
+    if (sink != nullptr) sink->display.SetSharing(sharing);
+  }
 }
 
 bool OutputRouter::Shows(Rank rank, v1::StreamKind kind) const {
@@ -103,31 +132,8 @@ bool OutputRouter::Shows(Rank rank, v1::StreamKind kind) const {
   return IsShown(options_.shown, rank, layout_.ranks[rank.value()].local_rank, kind);
 }
 
-OutputRouter::Stream& OutputRouter::Find(absl::string_view host, Rank rank, v1::StreamKind kind) {
-  auto [it, is_new] = streams_.try_emplace(StreamId{rank.value(), kind});
-  if (is_new) it->second.prefix = LinePrefix(EffectiveTag(options_, world_size_), host, rank);
-  return it->second;
-}
-
-// A lone rank may do with the terminal what it would do without us.
-bool OutputRouter::SharesTerminal(v1::StreamKind kind) const {
-  return world_size_ > 1 && (kind == v1::STREAM_KIND_STDERR ? err_is_terminal_ : out_is_terminal_);
-}
-
-void OutputRouter::AppendLine(const Stream& stream, v1::StreamKind kind, absl::string_view time,
-                              absl::string_view line, std::string& out) const {
-  if (SharesTerminal(kind)) {
-    AppendForTerminal(line, absl::StrCat(time, stream.prefix), out);
-  } else {
-    out.append(time.data(), time.size());
-    out.append(stream.prefix);
-    out.append(line.data(), line.size());
-  }
-  out.push_back('\n');
-}
-
-std::string OutputRouter::TimeNow() const {
-  return options_.timestamps ? TimePrefix(absl::Now(), absl::LocalTimeZone()) : "";
+Display::Moment OutputRouter::Now() const {
+  return {Clock::now(), options_.timestamps ? TimePrefix(absl::Now(), absl::LocalTimeZone()) : ""};
 }
 
 void OutputRouter::Deliver(absl::string_view host, Rank rank, v1::StreamKind kind,
@@ -135,89 +141,40 @@ void OutputRouter::Deliver(absl::string_view host, Rank rank, v1::StreamKind kin
   if (bytes.empty()) return;
   if (files_ != nullptr) files_->Write(rank, kind, bytes);
   if (!Shows(rank, kind)) return;
-  if (PassesThrough(options_, world_size_)) return Emit(kind, std::move(bytes));
-  Stream& stream = Find(host, rank, kind);
-  const std::string time = TimeNow();
-  std::string out;
-  // Guessing lines of 50 bytes avoids most growing.
-  out.reserve(stream.splitter.pending() + bytes.size() +
-              (bytes.size() / 50 + 2) * (time.size() + stream.prefix.size() + 1));
-  stream.splitter.Add(
-      bytes, [&](absl::string_view line, bool) { TakeLine(stream, rank, kind, time, line, out); });
-  Emit(kind, std::move(out));
-  PlanFold(kind);
-}
-
-void OutputRouter::TakeLine(const Stream& stream, Rank rank, v1::StreamKind kind,
-                            absl::string_view time, absl::string_view line, std::string& out) {
-  if (!Folds(kind) || !fold_.Wants(rank, line)) return AppendLine(stream, kind, time, line, out);
-  for (const TracebackFold::Line& shown : fold_.Add(rank, line, Clock::now())) {
-    AppendLine(stream, kind, time, shown.text, out);
-  }
-}
-
-bool OutputRouter::Folds(v1::StreamKind kind) const {
-  return options_.fold && kind == v1::STREAM_KIND_STDERR && world_size_ > 1;
-}
-
-void OutputRouter::ShowFolded(const TracebackFold::Lines& lines) {
-  const std::string time = TimeNow();
-  std::string out;
-  for (const TracebackFold::Line& line : lines) {
-    auto stream = streams_.find(StreamId{line.rank.value(), v1::STREAM_KIND_STDERR});
-    DTRAIN_CHECK(stream != streams_.end());
-    AppendLine(stream->second, v1::STREAM_KIND_STDERR, time, line.text, out);
-  }
-  Emit(v1::STREAM_KIND_STDERR, std::move(out));
-}
-
-void OutputRouter::TellFolded() {
-  for (const std::string& text : fold_.TakeSummaries()) {
-    Emit(v1::STREAM_KIND_STDERR, absl::StrCat("dtrain: ", text, " (--no-fold shows them all)\n"));
-  }
-}
-
-void OutputRouter::PlanFold(v1::StreamKind kind) {
-  if (!Folds(kind)) return;
-  fold_timer_.At(fold_.deadline(), [this] {
-    ShowFolded(fold_.Expire(Clock::now()));
-    if (fold_.deadline() <= Clock::now()) TellFolded();
-    PlanFold(v1::STREAM_KIND_STDERR);
-  });
-}
-
-void OutputRouter::FlushStream(const StreamId& id, Stream& stream) {
-  const auto kind = static_cast<v1::StreamKind>(id.second);
-  std::string out;
-  stream.splitter.Flush([&](absl::string_view line, bool) {
-    TakeLine(stream, Rank(id.first), kind, TimeNow(), line, out);
-  });
-  Emit(kind, std::move(out));
-  if (Folds(kind)) ShowFolded(fold_.End(Rank(id.first), Clock::now()));
+  Sink& sink = Of(kind);
+  const auto prefix = [&] { return LinePrefix(EffectiveTag(options_, world_size_), host, rank); };
+  sink.display.Add({rank.value(), kind}, prefix, bytes, Now());
+  Pump(sink);
 }
 
 void OutputRouter::EndOfStream(Rank rank, v1::StreamKind kind) {
   if (files_ != nullptr) files_->End(rank, kind);
-  auto it = streams_.find(StreamId{rank.value(), kind});
-  if (it == streams_.end()) return;
-  FlushStream(it->first, it->second);
-  PlanFold(kind);
-  streams_.erase(it);
+  Of(kind).display.End({rank.value(), kind}, Now());
+  Pump(Of(kind));
 }
 
-void OutputRouter::Emit(v1::StreamKind kind, std::string bytes) {
-  if (bytes.empty()) return;
-  bool to_err = kind == v1::STREAM_KIND_STDERR || out_ == nullptr;
-  if (!status_.empty() && to_err) {
-    bytes.insert(0, kEraseLine.data(), kEraseLine.size());
-    status_.clear();
-  }
-  (to_err ? err_ : out_)->Write(std::move(bytes));
+// Writes what is to be written now, and sees to it that the rest is.
+void OutputRouter::Pump(Sink& sink) {
+  // A terminal that takes nothing shall not find a thousand old drawings when
+  // it goes on.
+  const bool is_stuck = sink.draws && sink.writer.queued_bytes() > 0;
+  const Display::Moment moment = Now();
+  std::string bytes = sink.display.Take(
+      moment, [&] { return SizeOf(sink.fd); }, !is_stuck);
+  if (!bytes.empty()) sink.writer.Write(std::move(bytes));
+  TimePoint due = sink.display.deadline();
+  if (is_stuck && due != kNever) due = std::max(due, moment.now + kRedraw);
+  if (due == sink.due) return;
+  sink.due = due;
+  sink.timer.At(due, [this, &sink] {
+    sink.due = kNever;
+    Pump(sink);
+  });
 }
 
 bool OutputRouter::Full() const {
-  size_t queued = err_->queued_bytes();
-  if (out_ != nullptr) queued += out_->queued_bytes();
+  size_t queued = err_->writer.queued_bytes() + err_->display.held();
+  if (out_ != nullptr) queued += out_->writer.queued_bytes() + out_->display.held();
   if (files_ != nullptr) queued += files_->queued_bytes();
   return queued >= kLimit;
 }
@@ -227,7 +184,8 @@ void OutputRouter::WhenRoom(loop::Task task) {
   CheckRoom();
 }
 
-// Calls the waiting tasks when there is room, else sees to it that it is called again.
+// Calls the waiting tasks when there is room, else sees to it that it is called
+// again.
 void OutputRouter::CheckRoom() {
   if (room_.empty()) return;
   if (!Full()) {
@@ -236,10 +194,13 @@ void OutputRouter::CheckRoom() {
     return;
   }
   if (waiting_) return;
-  // The writer with the most to do decides; half the limit, so that feeders do not start and stop
-  // at every write. When log files are what is full, their progress calls us.
-  loop::BlockingWriter* busiest = err_.get();
-  if (out_ != nullptr && out_->queued_bytes() > err_->queued_bytes()) busiest = out_.get();
+  // The writer with the most to do decides; half the limit, so that feeders do
+  // not start and stop at every write. When log files are what is full, their
+  // progress calls us.
+  loop::BlockingWriter* busiest = &err_->writer;
+  if (out_ != nullptr && out_->writer.queued_bytes() > busiest->queued_bytes()) {
+    busiest = &out_->writer;
+  }
   if (busiest->queued_bytes() < kLimit / 2) return;
   waiting_ = true;
   busiest->WhenBelow(kLimit / 2, [this, alive = alive_] {
@@ -250,23 +211,32 @@ void OutputRouter::CheckRoom() {
 }
 
 void OutputRouter::Say(absl::string_view text) {
-  TellFolded();
-  Emit(v1::STREAM_KIND_STDERR, absl::StrCat(absl::StripSuffix(text, "\n"), "\n"));
+  err_->display.Say(text);
+  Pump(*err_);
 }
 
 void OutputRouter::ShowStatus(absl::string_view line) {
-  if (!err_is_terminal_ || line == status_) return;
-  // A terminal that takes nothing shall not find a thousand old lines when it goes on.
-  if (!line.empty() && err_->queued_bytes() > 0) return;
-  err_->Write(absl::StrCat(kEraseLine, line));
-  status_.assign(line.data(), line.size());
+  // A terminal that takes nothing shall not find a thousand old lines when it
+  // goes on.
+  if (!line.empty() && err_->writer.queued_bytes() > 0) return;
+  err_->display.SetStatus(line);
+  Pump(*err_);
+}
+
+void OutputRouter::UserEndedLine() {
+  for (Sink* sink : {out_.get(), err_.get()}) {
+    if (sink == nullptr) continue;
+    sink->display.UserEndedLine();
+    Pump(*sink);
+  }
 }
 
 void OutputRouter::FlushLines() {
-  for (auto& [id, stream] : streams_) FlushStream(id, stream);
-  TellFolded();
-  fold_timer_.Cancel();
-  streams_.clear();
+  for (Sink* sink : {out_.get(), err_.get()}) {
+    if (sink == nullptr) continue;
+    sink->display.EndAll(Now());
+    Pump(*sink);
+  }
 }
 
 void OutputRouter::Finish(loop::Task done) {
@@ -274,12 +244,12 @@ void OutputRouter::Finish(loop::Task done) {
   FlushLines();
   auto written = [this, alive = alive_, done = std::move(done)]() mutable {
     if (!*alive) return;
-    err_->Finish([this, alive, done = std::move(done)]() mutable {
+    err_->writer.Finish([this, alive, done = std::move(done)]() mutable {
       if (!*alive) return;
       if (out_ == nullptr) {
         done();
       } else {
-        out_->Finish(std::move(done));
+        out_->writer.Finish(std::move(done));
       }
     });
   };
@@ -291,6 +261,9 @@ void OutputRouter::Finish(loop::Task done) {
   }
 }
 
-void OutputRouter::FinishSaying(Duration at_most) { err_->WaitUntilWritten(at_most); }
+void OutputRouter::FinishSaying(Duration at_most) {
+  FlushLines();  // what stands would hold it back
+  err_->writer.WaitUntilWritten(at_most);
+}
 
 }  // namespace dtrain::output

@@ -3,10 +3,8 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/functional/any_invocable.h"
@@ -16,29 +14,30 @@
 #include "common/loop/loop.h"
 #include "common/loop/threads.h"
 #include "dtrain/v1/job.pb.h"
+#include "launcher/output/display.h"
 #include "launcher/output/layout.h"
-#include "launcher/output/line_splitter.h"
 #include "launcher/output/options.h"
-#include "launcher/output/traceback_fold.h"
 
 namespace dtrain::output {
 
 class LogFiles;
 struct LogNames;
 
-// Brings the workers' output, and what dtrain says itself, to our stdout, stderr and log files.
-// Lines of different ranks never mix, and on a terminal that they share none can do more than fill
-// its own line. Nothing here waits for a terminal or a disk: what they have
-// not yet taken is counted, and whoever feeds us stops when Full(). Loop thread.
+// Brings the workers' output, and what dtrain says itself, to our stdout,
+// stderr and log files, as Display shows it. Nothing here waits for a terminal
+// or a disk: what they have not yet taken is counted, and whoever feeds us
+// stops when Full(). Loop thread.
 class OutputRouter {
  public:
-  // Bytes that may wait. A chunk or two more may come until all feeders have stopped.
+  // Bytes that may wait. A chunk or two more may come until all feeders have
+  // stopped.
   static constexpr size_t kLimit = 4 << 20;
 
   struct Callbacks {
     // Our stdout is gone (EPIPE, a full disk). Once; what follows is dropped.
     absl::AnyInvocable<void(absl::Status)> on_failed;
-    // One line for the user: a log file could not be written, or somebody changed it. Once each.
+    // One line for the user: a log file could not be written, or somebody
+    // changed it. Once each.
     absl::AnyInvocable<void(std::string)> on_warning;
   };
 
@@ -48,10 +47,12 @@ class OutputRouter {
   OutputRouter(const OutputRouter&) = delete;
   OutputRouter& operator=(const OutputRouter&) = delete;
 
-  // Makes the folder of the log files and proves that they can be made there, and that no other job
-  // writes to them: to those it says that `holder` does (empty: nothing). Before any worker starts.
+  // Makes the folder of the log files and proves that they can be made there,
+  // and that no other job writes to them: to those it says that `holder` does
+  // (empty: nothing). Before any worker starts.
   absl::Status Open(std::string holder = "");
-  // Before the first Deliver: decides whether lines get a tag, which are shown and where they go.
+  // Before the first Deliver: decides whether lines get a tag, which are shown
+  // and where they go.
   void SetLayout(Layout layout);
 
   void Deliver(absl::string_view host, Rank rank, v1::StreamKind stream, std::string bytes);
@@ -59,18 +60,23 @@ class OutputRouter {
   void EndOfStream(Rank rank, v1::StreamKind stream);
 
   bool Full() const;
-  // Calls `task`, once, when it is no longer (or not) full. Any number may wait.
+  // Calls `task`, once, when it is no longer (or not) full. Any number may
+  // wait.
   void WhenRoom(loop::Task task);
 
-  // dtrain's own words, on stderr, between whole lines; a newline is added where none is.
+  // dtrain's own words, on stderr, between whole lines; a newline is added
+  // where none is.
   void Say(absl::string_view text);
-  // The live line at the bottom of a terminal: replaces the last one; any other output takes it
-  // away until the next call. Empty: takes it away. Nothing happens when stderr is no terminal.
+  // The live line at the bottom of a terminal: replaces the last one; any other
+  // output takes it away until the next call. Empty: takes it away. Nothing
+  // happens when stderr is no terminal, or one that can draw nothing.
   void ShowStatus(absl::string_view line);
-  bool is_terminal() const { return err_is_terminal_; }
+  bool is_terminal() const { return err_->draws; }
+  // A line was read from the terminal, which has shown it.
+  void UserEndedLine();
 
-  // Lines without an end and tracebacks that are held back go out: what is said next comes after
-  // all that was delivered.
+  // Lines without an end and tracebacks that are held back go out: what is said
+  // next comes after all that was delivered.
   void FlushLines();
   // FlushLines, and `done` is called when everything is written or has
   // failed. It is not called while a terminal or pipe takes nothing.
@@ -79,47 +85,35 @@ class OutputRouter {
   void FinishSaying(Duration at_most);
 
  private:
-  struct Stream {
-    LineSplitter splitter;
-    std::string prefix;
+  // What our stdout or stderr is, or both.
+  struct Sink {
+    Sink(loop::Loop& loop, int descriptor, absl::AnyInvocable<void(absl::Status)> on_error);
+    const int fd;
+    Display display;
+    const bool draws;
+    loop::BlockingWriter writer;
+    loop::Timer timer;
+    TimePoint due = kNever;  // when timer tells
   };
-  using StreamId = std::pair<uint32_t, int>;
 
   bool Shows(Rank rank, v1::StreamKind kind) const;
   LogNames Names() const;
-  Stream& Find(absl::string_view host, Rank rank, v1::StreamKind kind);
-  std::string TimeNow() const;
-  bool SharesTerminal(v1::StreamKind kind) const;
-  void AppendLine(const Stream& stream, v1::StreamKind kind, absl::string_view time,
-                  absl::string_view line, std::string& out) const;
-  void Emit(v1::StreamKind kind, std::string bytes);
-  void TakeLine(const Stream& stream, Rank rank, v1::StreamKind kind, absl::string_view time,
-                absl::string_view line, std::string& out);
-  void FlushStream(const StreamId& id, Stream& stream);
+  Display::Moment Now() const;
+  Sink& Of(v1::StreamKind kind) { return kind == v1::STREAM_KIND_STDERR || !out_ ? *err_ : *out_; }
+  void Pump(Sink& sink);
   void CheckRoom();
-  void ShowFolded(const TracebackFold::Lines& lines);
-  void TellFolded();
-  void PlanFold(v1::StreamKind kind);
-  bool Folds(v1::StreamKind kind) const;
 
   loop::Loop& loop_;
   const Options options_;
   Callbacks callbacks_;
   Layout layout_;
   uint32_t world_size_ = 2;
-  bool out_is_terminal_ = false;
-  bool err_is_terminal_ = false;
-  bool same_terminal_ = false;  // stdout and stderr: one writer keeps their order
   bool waiting_ = false;
-  std::string status_;  // the live line that stands on the terminal
-  std::map<StreamId, Stream> streams_;
-  TracebackFold fold_;
-  loop::Timer fold_timer_;
   std::vector<loop::Task> room_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   std::unique_ptr<LogFiles> files_;
-  std::unique_ptr<loop::BlockingWriter> out_;  // null: same_terminal_
-  std::unique_ptr<loop::BlockingWriter> err_;
+  std::unique_ptr<Sink> out_;  // null: it is the same as stderr, and one writer keeps their order
+  std::unique_ptr<Sink> err_;
 };
 
 }  // namespace dtrain::output

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 
 namespace dtrain::output {
@@ -19,10 +20,20 @@ constexpr auto kRetry = std::chrono::seconds(1);
 
 }  // namespace
 
-StdinSource::StdinSource(loop::Loop& loop, Send send, int fd)
-    : loop_(loop), send_(std::move(send)), fd_(fd), is_terminal_(isatty(fd) == 1), retry_(loop) {}
+StdinSource::StdinSource(loop::Loop& loop, Send send, OnEcho on_echo, int fd)
+    : loop_(loop),
+      send_(std::move(send)),
+      on_echo_(std::move(on_echo)),
+      fd_(fd),
+      is_terminal_(isatty(fd) == 1),
+      retry_(loop) {}
 
 StdinSource::~StdinSource() { *alive_ = false; }
+
+bool StdinSource::Echoes() const {
+  termios state{};
+  return is_terminal_ && tcgetattr(fd_, &state) == 0 && (state.c_lflag & ECHO) != 0;
+}
 
 bool StdinSource::InBackground() const { return is_terminal_ && tcgetpgrp(fd_) != getpgrp(); }
 
@@ -58,8 +69,8 @@ void StdinSource::Next() {
   reader_->Read(kChunk, [this, alive = alive_](std::string data) {
     if (!*alive) return;
     reading_ = false;
-    // A terminal that took the foreground away meanwhile fails the read (our thread blocks
-    // SIGTTIN); its input has not ended.
+    // A terminal that took the foreground away meanwhile fails the read (our
+    // thread blocks SIGTTIN); its input has not ended.
     if (data.empty() && InBackground()) {
       Next();
     } else {
@@ -91,6 +102,7 @@ void StdinSource::OnRead(std::string data) {
     sent_ = data.size();
   }
   waits_ = false;
+  if (absl::EndsWith(data, "\n") && Echoes()) on_echo_();
   for (Rank rank : receivers) send_(rank, data, end);
 }
 

@@ -26,7 +26,8 @@ Tag EffectiveTag(const Options& options, uint32_t world_size) {
 }
 
 bool PassesThrough(const Options& options, uint32_t world_size) {
-  return world_size <= 1 && EffectiveTag(options, world_size) == Tag::kNone && !options.timestamps;
+  return world_size <= 1 && !options.of_another &&
+         EffectiveTag(options, world_size) == Tag::kNone && !options.timestamps;
 }
 
 }  // namespace dtrain::output

@@ -324,7 +324,7 @@ TEST_F(RouterTest, TheLiveLineIsTakenAwayBeforeOtherOutput) {
   see("hello\n");
   router_->Say("bye");
   see("bye\n");
-  EXPECT_EQ(seen, "\r\033[Kconnect 1/2\r\033[K[0] hello\nbye\n");
+  EXPECT_EQ(seen, "connect 1/2\r\033[J[0] hello\nbye\n");
   // What is on the screen may still be inside of write() for the thread that wrote it.
   Finish();
   router_.reset();  // before the terminal

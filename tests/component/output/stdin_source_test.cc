@@ -25,7 +25,7 @@ class StdinSourceTest : public LoopTest {
         [this](Rank rank, absl::string_view data, bool end) {
           sent_.push_back(absl::StrCat(rank.value(), ":", end ? "END" : data));
         },
-        fd);
+        [this] { ++echoes_; }, fd);
     ASSERT_TRUE(source_->Open().ok());
   }
   void RunUntilSent(size_t n) {
@@ -36,6 +36,7 @@ class StdinSourceTest : public LoopTest {
   }
 
   std::vector<std::string> sent_;
+  int echoes_ = 0;
   std::optional<StdinSource> source_;
 };
 
@@ -179,7 +180,7 @@ TEST_P(TerminalTest, IsReadOnlyWhileARankWaits) {
           source.Taken(Rank(0), false);
           timer.After(std::chrono::milliseconds(100), [] { _exit(0); });
         },
-        terminal.get());
+        [] {}, terminal.get());
     if (!source.Open().ok()) _exit(3);
     if (early) {
       waits = true;
@@ -255,7 +256,7 @@ TEST_F(StdinSourceTest, WithoutAThreadNothingIsSaidToHaveEnded) {
   auto pipe = os::Pipe();
   ASSERT_TRUE(pipe.ok());
   source_.emplace(
-      loop_, [](Rank, absl::string_view, bool) { FAIL(); }, pipe->first.get());
+      loop_, [](Rank, absl::string_view, bool) { FAIL(); }, [] {}, pipe->first.get());
   const NoThreads none;
   const absl::Status opened = source_->Open();
   EXPECT_EQ(opened.code(), absl::StatusCode::kResourceExhausted);
@@ -309,7 +310,7 @@ TEST_F(StdinSourceTest, ATerminalInWhoseBackgroundWeAreIsNotRead) {
       loop::Loop loop;
       int ends = 0;
       StdinSource source(
-          loop, [&](Rank, absl::string_view, bool end) { ends += end; }, 0);
+          loop, [&](Rank, absl::string_view, bool end) { ends += end; }, [] {}, 0);
       if (!source.Open().ok()) _exit(2);
       source.Start("0", 1);
       _exit(ends == 1 ? 0 : 1);

@@ -57,6 +57,21 @@ TEST(TerminalTextTest, WhatTurnsTextAroundIsShown) {
   EXPECT_EQ(Shown("\342\200\251 \342\201\252"), "[3] \342\200\251 \342\201\252");
 }
 
+TEST(TerminalTextTest, OfOthersOnlyTextPasses) {
+  const std::string bytes = "a\tb\r\n\033[31mh\303\251\033]0;t\007\342\200\256\302\233\377";
+  const std::string shown =
+      "a\tb\r\n\\x1b[31mh\303\251\\x1b]0;t\\x07\\xe2\\x80\\xae\\xc2\\x9b\\xff";
+  for (size_t piece : {size_t{1}, size_t{3}, bytes.size()}) {
+    std::string out;
+    std::string rest;
+    for (size_t at = 0; at < bytes.size(); at += piece) {
+      rest += bytes.substr(at, piece);
+      rest = rest.substr(rest.size() - AppendForOthers(rest, out));
+    }
+    EXPECT_EQ(out + rest, shown) << piece;
+  }
+}
+
 // J4: progress bars stay readable; nobody can write over the rank.
 TEST(TerminalTextTest, AfterACarriageReturnThePrefixStandsAgain) {
   EXPECT_EQ(Shown("\r 10%\r 20%"), "[3] \r[3]  10%\r[3]  20%");
