@@ -11,8 +11,14 @@
 namespace dtrain {
 namespace {
 
+// Of the three bytes of a character: U+202A to U+202E, U+2066 to U+2069.
+bool TurnsTextAround(uint8_t first, uint8_t second, uint8_t third) {
+  return first == 0xE2 && ((second == 0x80 && third >= 0xAA && third <= 0xAE) ||
+                           (second == 0x81 && third >= 0xA6 && third <= 0xA9));
+}
+
 // Length of the valid UTF-8 sequence at the front, 0 when there is none. C1 controls
-// (U+0080..U+009F) count as invalid: terminals act on them.
+// (U+0080..U+009F) and characters that turn text around count as invalid: terminals act on them.
 size_t Utf8Length(absl::string_view s) {
   auto byte = [&](size_t i) { return static_cast<uint8_t>(s[i]); };
   uint8_t lead = byte(0);
@@ -27,7 +33,7 @@ size_t Utf8Length(absl::string_view s) {
   }
   if ((lead == 0xE0 && byte(1) < 0xA0) || (lead == 0xED && byte(1) > 0x9F) ||
       (lead == 0xF0 && byte(1) < 0x90) || (lead == 0xF4 && byte(1) > 0x8F) ||
-      (lead == 0xC2 && byte(1) < 0xA0)) {
+      (lead == 0xC2 && byte(1) < 0xA0) || (n == 3 && TurnsTextAround(lead, byte(1), byte(2)))) {
     return 0;
   }
   return n;

@@ -28,6 +28,8 @@
 #include "launcher/output/line_splitter.h"
 #include "launcher/output/router.h"
 #include "launcher/report/read_result.h"
+#include "launcher/status/log_printer.h"
+#include "launcher/status/print.h"
 #include "launcher/story/care.h"
 #include "launcher/story/find.h"
 #include "launcher/story/output.h"
@@ -130,9 +132,7 @@ class ShownAsJson : public Shown {
            {"stream", stream.is_stderr ? "stderr" : "stdout"},
            {"line", std::move(line)}});
   }
-  void Write(const Json& json) {
-    out_.Write(json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
-  }
+  void Write(const Json& json) { out_.Write(status::JsonText(json) + "\n"); }
 
   uint32_t attempt_ = 0;
   std::map<detached::LogStream, output::LineSplitter> lines_;
@@ -170,7 +170,9 @@ class Attachment {
       }
     };
     if (options_.json) return std::make_unique<ShownAsJson>(loop_, on_failed);
-    return std::make_unique<ShownAsLaunched>(loop_, OutputOptionsOf(job_), on_failed);
+    output::Options options = OutputOptionsOf(job_);
+    options.of_another = status::IsOfAnother(job_.path());
+    return std::make_unique<ShownAsLaunched>(loop_, std::move(options), on_failed);
   }
 
   void OnOutputFailed(const absl::Status& why) {

@@ -18,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "common/base/clock.h"
+#include "common/base/safe_json.h"
 #include "common/base/text.h"
 #include "common/os/file_lock.h"
 #include "common/os/signals.h"
@@ -361,7 +362,7 @@ class Departure {
                                            {"supervisor", taken.supervisor()},
                                            {"ended", taken.ended()},
                                            {"bytes", bytes_}};
-      std::printf("%s\n", told.dump(2).c_str());
+      std::printf("%s\n", SafeJson(told.dump(2)).c_str());
     } else if (taken.ended()) {
       std::printf("%s is on %s now, and has ended\n", job_.id().c_str(), Escape(host_).c_str());
     } else {

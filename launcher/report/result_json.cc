@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <nlohmann/json.hpp>
 
+#include "common/base/safe_json.h"
 #include "launcher/job/outcome.h"
 #include "launcher/report/code_json.h"
 #include "launcher/report/failure_report.h"
@@ -154,7 +155,7 @@ std::string ResultJson(const JobFacts& facts, absl::string_view job_id, TimePoin
   json["ranks"] = Json::array();
   for (const job::RankEnd& end : facts.ranks) json["ranks"].push_back(RankJson(facts, end));
   // Bytes that are no UTF-8 become U+FFFD instead of an exception.
-  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  return SafeJson(json.dump(2, ' ', false, Json::error_handler_t::replace)) + "\n";
 }
 
 }  // namespace dtrain::report

@@ -36,7 +36,8 @@ constexpr Description kDescriptions[] = {
      "--node a node: its GPUs, the jobs on it, and its problems. It prints a link, and ends with\n"
      "Ctrl-C."},
     {"logs",
-     "dtrain logs [-f] [--rank R] [--stream stdout|stderr] [--tail N] [--attempt K] [--json] "
+     "dtrain logs [-f] [--rank R] [--stream stdout|stderr] [--tail N] [--attempt K] [--raw] "
+     "[--json] "
      "[-H HOSTS] [JOB]",
      "Prints the output of a rank. Of a detached job it is kept (--log-limit), also after its end; "
      "of\n"
@@ -76,6 +77,10 @@ std::vector<cli::Flag> FlagsOf(absl::string_view command) {
   }
   if (command == "logs") {
     flags.push_back({"--follow,-f", kGroup, "", "follow the output until the job ends", Ignore});
+    flags.push_back({"--raw", kGroup, "",
+                     "print another user's output as written; on a terminal, control characters "
+                     "in it are shown as text otherwise",
+                     Ignore});
     flags.push_back({"--rank,-r", kGroup, "RANK", "the rank to show, default 0", Ignore});
     flags.push_back(
         {"--stream", kGroup, "NAME", "stdout (default) or stderr", Ignore, {"stdout", "stderr"}});
@@ -95,6 +100,7 @@ absl::Status Set(absl::string_view name, const std::string& value, CommandOption
   if (name == "open") out.open = value == "true";
   if (name == "node") out.node = value == "true";
   if (name == "all") out.all = value == "true";
+  if (name == "raw") out.raw = value == "true";
   if (name == "follow") out.follow = value == "true";
   if (name == "rank" && !absl::SimpleAtoi(value, &out.rank)) {
     return absl::InvalidArgumentError(

@@ -18,6 +18,7 @@ struct CommandOptions {
   std::string job;      // empty: the only one
   bool json = false;
   bool follow = false;
+  bool raw = false;  // also on a terminal, of somebody else's job
   uint32_t rank = 0;
   std::string stream = "stdout";
   std::optional<uint32_t> attempt;  // none: the last

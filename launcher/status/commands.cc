@@ -259,7 +259,7 @@ absl::Status Logs(const CommandOptions& options) {
   const std::string path = absl::StrCat("/v1/jobs/", job->id, "/ranks/", options.rank,
                                         "/log?limit=4194304&stream=", options.stream,
                                         options.follow ? "&follow=true" : "");
-  LogPrinter printer(options);
+  LogPrinter printer(options, IsOfAnother(job->socket));
   absl::StatusOr<http::Answer> answer =
       http::Stream(job->socket, path, [&](absl::string_view piece) { return printer.Add(piece); });
   if (!answer.ok()) return answer.status();

@@ -211,7 +211,7 @@ absl::Status LogsOf(const detached::JobFolder& job, const CommandOptions& option
                    job.id().c_str(), job.id().c_str());
     }
   }
-  LogPrinter printer(options);
+  LogPrinter printer(options, IsOfAnother(job.path()));
   std::optional<uint32_t> attempt =
       options.attempt ? options.attempt : Following(job, std::nullopt);
   const detached::LogStream stream{Rank(options.rank), options.stream == "stderr"};

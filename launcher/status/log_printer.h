@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <string>
+
 #include "absl/strings/string_view.h"
 #include "launcher/output/line_splitter.h"
 #include "launcher/status/command_options.h"
@@ -12,7 +14,8 @@ namespace dtrain::status {
 // line may have no end.
 class LogPrinter {
  public:
-  // `of_another`: it is somebody else's job, whose output can do nothing to our terminal.
+  // `of_another`: it is somebody else's job, whose output can do nothing to our terminal unless
+  // that is asked for (--raw).
   explicit LogPrinter(const CommandOptions& options, bool of_another = false);
   ~LogPrinter();
   LogPrinter(const LogPrinter&) = delete;
@@ -21,10 +24,14 @@ class LogPrinter {
   bool Add(absl::string_view piece);
 
  private:
-  void PrintLine(absl::string_view line, bool ended) const;
+  void PrintLine(absl::string_view line) const;
   const CommandOptions& options_;
   const bool shows_escapes_;
-  output::LineSplitter lines_;
+  output::LineSplitter lines_;  // --json
+  std::string rest_;            // of a character, not complete
 };
+
+// Whether a job's folder or socket is another user's.
+bool IsOfAnother(const std::string& path);
 
 }  // namespace dtrain::status

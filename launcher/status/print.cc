@@ -6,6 +6,8 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "common/base/safe_json.h"
+
 namespace dtrain::status {
 
 void Print(const std::string& text) { std::fwrite(text.data(), 1, text.size(), stdout); }
@@ -21,7 +23,8 @@ void PrintJson(const nlohmann::ordered_json& json) { Print(JsonText(json, 2) + "
 std::string JsonText(const nlohmann::ordered_json& json, int indent) {
   using Json = nlohmann::ordered_json;
   static const bool terminal = isatty(STDOUT_FILENO) != 0;
-  return json.dump(indent, ' ', /*ensure_ascii=*/terminal, Json::error_handler_t::replace);
+  return SafeJson(
+      json.dump(indent, ' ', /*ensure_ascii=*/terminal, Json::error_handler_t::replace));
 }
 
 void PrintEnded(const std::string& job_id, bool json) {

@@ -5,6 +5,8 @@
 
 #include <string>
 
+#include "common/base/safe_json.h"
+
 namespace dtrain {
 namespace {
 
@@ -38,6 +40,18 @@ TEST(Escape, MakesInvalidUtf8Visible) {
   EXPECT_EQ(Escape("\xF4\x90\x80\x80"), "\\xf4\\x90\\x80\\x80");  // beyond U+10FFFF
   EXPECT_EQ(Escape("\xE2\x82"), "\\xe2\\x82");                    // cut short
   EXPECT_EQ(Escape("\xFF"), "\\xff");
+}
+
+TEST(Escape, MakesWhatTurnsTextAroundVisible) {
+  EXPECT_EQ(Escape("a\342\200\256b\342\201\246"), "a\\xe2\\x80\\xaeb\\xe2\\x81\\xa6");
+  EXPECT_EQ(Escape("\342\200\251 \342\201\252"), "\342\200\251 \342\201\252");
+}
+
+TEST(SafeJson, EscapesWhatTerminalsActUpon) {
+  EXPECT_EQ(SafeJson("{\"a\": \"\302\233x\177\342\200\256\342\201\251\"}"),
+            "{\"a\": \"\\u009bx\\u007f\\u202e\\u2069\"}");
+  const std::string plain = "{\"h\303\251\": \"\342\234\223 \360\237\232\200 \342\200\251\"}";
+  EXPECT_EQ(SafeJson(plain), plain);
 }
 
 TEST(Escape, CutsLongText) {

@@ -184,6 +184,8 @@ TEST_F(FailureReportTest, TheTailIsHarmlessOnATerminal) {
   EXPECT_EQ(FormatTail("\x1b]52;c;x\x07\n"), "  | \\x1b]52;c;x\\x07");
   EXPECT_EQ(FormatTail("a\tb \\ \xff\n"), "  | a\tb \\ \\xff");
   EXPECT_EQ(FormatTail("10%\r50%\r100%\r\nnext"), "  | 100%\n  | next");
+  EXPECT_EQ(FormatTail("\x1b[1;31mred\x1b[0m\x1b[K and \x1b[2Jnot\x1b[\x1b"),
+            "  | red and \\x1b[2Jnot\\x1b[\\x1b");
   EXPECT_EQ(FormatTail(""), "");
 }
 
