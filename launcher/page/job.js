@@ -58,7 +58,7 @@ class Job {
     if (!(event.id > this.lastEvent)) return;
     this.lastEvent = event.id;
     if (event.kind === 'ended') {
-      this.end = { exit_code: Number(event.exit_code), verdict: String(event.verdict), report: String(event.report || '') };
+      this.end = { exit_code: Number(event.exit_code), verdict: String(event.verdict), report: String(event.report || ''), rank: event.rank };
       this.endedAt = performance.now() - 1000 * (Number(event.ago_s) || 0);
       if (event.columns) this.take(event.columns);
     }

@@ -81,12 +81,13 @@ async function followEvents(path, isMine) {
   } catch { /* poll() tells of it */ }
 }
 
-// Until the reader chooses one: the first that failed, else the first. Once the launcher is gone there is no
-// output left to ask for.
+// Until the reader chooses one: the one that is to blame, which is known at the end; before it the first that failed,
+// else the first.
 function showSomeRank() {
   const { job } = jobView;
-  if (jobView.isChosen || job.isGone || job.ranks.state.length === 0) return;
-  const first = job.events.find((event) => event.kind === 'rank')?.rank;
+  if (jobView.isChosen || job.ranks.state.length === 0) return;
+  const first = job.end?.rank ?? job.events.find((event) => event.kind === 'rank')?.rank;
+  if (job.isGone && job.lastRank === undefined) job.lastRank = first;
   show(Number.isInteger(first) && first < job.ranks.state.length ? first : Math.max(0, jobView.selected));
 }
 

@@ -94,6 +94,7 @@ class Follower {
       this.#parts.push({ stream, at: from, splitter: new Splitter(stream === 'stderr', from > 0) });
       if (from > 0) this.#say(`${size(from)} of earlier ${stream} ${from > begin ? 'is not shown' : 'is no longer kept'}`);
     }
+    if (this.#parts.length > 1 && !await this.#catchUp(view.log || {})) return;
     this.state = 'following';
     this.onChange();
     const ends = await Promise.all(this.#parts.map((part) => this.#follow(part)));
@@ -101,6 +102,48 @@ class Follower {
     for (const part of this.#parts) part.splitter.finish((line) => this.#push(line));
     this.state = 'ended';
     this.onChange();
+  }
+
+  // What is there by now of both streams, in the order of its arrival: `order` has the stream and the offset at the
+  // end of each run of bytes. What is older than that is stdout's first. False: nobody wants it any more.
+  async #catchUp(log) {
+    const texts = await Promise.all(this.#parts.map((part) => this.#persist(() => this.#read(part, (log[part.stream] || {}).end || 0))));
+    if (texts.includes(undefined)) return false;
+    const begins = this.#parts.map((part) => part.at);
+    const give = (i, end) => {
+      const part = this.#parts[i];
+      const piece = texts[i].subarray(part.at - begins[i], Math.max(part.at, end) - begins[i]);
+      part.at += piece.length;
+      part.splitter.add(piece, (line) => this.#push(line));
+    };
+    const order = Array.isArray(log.order) ? log.order : [];
+    this.#parts.forEach((part, i) => {
+      const first = order.find(([stream]) => stream === part.stream);
+      if (first === undefined) give(i, Infinity);
+    });
+    for (const [stream, end] of order) {
+      const i = this.#parts.findIndex((part) => part.stream === stream);
+      if (i >= 0) give(i, Number(end));
+    }
+    this.#parts.forEach((_, i) => give(i, Infinity));
+    return true;
+  }
+  async #read(part, end) {
+    const pieces = [];
+    let size = 0;
+    if (end > part.at) {
+      await this.client.stream(`${this.#path}/log?stream=${part.stream}&offset=${part.at}&limit=${end - part.at}`, this.#stop.signal, (bytes) => {
+        pieces.push(bytes);
+        size += bytes.length;
+      });
+    }
+    const all = new Uint8Array(Math.min(size, Math.max(0, end - part.at)));
+    let at = 0;
+    for (const piece of pieces) {
+      all.set(piece.subarray(0, all.length - at), at);
+      at = Math.min(all.length, at + piece.length);
+    }
+    return all;
   }
 
   #follow(part) {
@@ -119,7 +162,8 @@ class Follower {
   async #persist(attempt) {
     for (let failures = 1; !this.#stop.signal.aborted; ++failures) {
       try {
-        if (!this.job.isGone) return await attempt();
+        // The launcher stays for a moment, for the output of the rank that is then shown.
+        if (!this.job.isGone || this.job.lastRank === this.rank) return await attempt();
       } catch (error) {
         if (this.#stop.signal.aborted) return undefined;
         this.state = error instanceof Refusal ? error.message : 'interrupted';

@@ -2,6 +2,7 @@
 #include "launcher/status/ended_job.h"
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -212,6 +213,7 @@ void EndedJob::TakeEvents(const Json& story, const Json& summary) {
                {"verdict", TextAt(At(summary, "verdict"), "kind")},
                {"report", TextAt(story, "report")},
                {"ago_s", std::max(ago, 0.0)},
+               {"rank", At(At(summary, "verdict"), "first_failed_rank")},
                {"columns", AllColumns(0)}});
 }
 
@@ -289,6 +291,7 @@ Json EndedJob::RankView(uint32_t number) const {
   } else if (ended) {
     json["exit_code"] = exit;
   }
+  std::vector<std::tuple<int64_t, bool, uint64_t>> runs;
   for (const bool of_stderr : {false, true}) {
     const detached::LogStream stream{Rank(number), of_stderr};
     const auto segments = detached::ListSegments(logs_, stream);
@@ -299,6 +302,15 @@ Json EndedJob::RankView(uint32_t number) const {
       end = segments->at(stream).back().end();
     }
     json["log"][of_stderr ? "stderr" : "stdout"] = {{"begin", begin}, {"end", end}};
+    if (begin == end) continue;
+    for (const detached::LogSegment& segment : segments->at(stream)) {
+      runs.push_back({segment.written_nanos, of_stderr, segment.end()});
+    }
+  }
+  // As far as files tell: by when each was written last.
+  std::sort(runs.begin(), runs.end());
+  for (const auto& [written, of_stderr, end] : runs) {
+    json["log"]["order"].push_back({of_stderr ? "stderr" : "stdout", end});
   }
   return json;
 }

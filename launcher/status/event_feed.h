@@ -21,6 +21,7 @@ class EventFeeds {
   std::unique_ptr<http::Feed> Follow(uint64_t since);
   // There may be more.
   void Wake();
+  bool any() const { return !feeds_.empty(); }
   // What is there is all.
   void End();
 

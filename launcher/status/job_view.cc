@@ -154,6 +154,14 @@ Json RankView(const report::JobFacts& facts, Rank number, const Pids& pids, cons
   return json;
 }
 
+Json OrderView(const LogTails& logs, Rank rank) {
+  Json json = Json::array();
+  for (const LogTails::Run& run : logs.Order(rank)) {
+    json.push_back({run.stream == v1::STREAM_KIND_STDERR ? "stderr" : "stdout", run.end});
+  }
+  return json;
+}
+
 Json RanksView(const report::JobFacts& facts, const Pids& pids, const LogTails& logs) {
   Json list = Json::array();
   for (const job::RankEnd& rank : facts.ranks) {

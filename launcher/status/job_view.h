@@ -33,6 +33,7 @@ using Pids = std::map<uint32_t, uint32_t>;  // of the workers that have started,
 
 nlohmann::ordered_json JobView(const JobIdentity& job, const report::JobFacts& facts,
                                TimePoint now);
+nlohmann::ordered_json OrderView(const LogTails& logs, Rank rank);
 nlohmann::ordered_json RanksView(const report::JobFacts& facts, const Pids& pids,
                                  const LogTails& logs);
 nlohmann::ordered_json RankView(const report::JobFacts& facts, Rank rank, const Pids& pids,

@@ -81,6 +81,10 @@ void LogTails::Append(Rank rank, v1::StreamKind kind, absl::string_view bytes) {
       stream.pieces.pop_front();
     }
   }
+  std::deque<Run>& order = order_[rank.value()];
+  if (order.empty() || order.back().stream != kind) order.push_back({kind, 0});
+  order.back().end = stream.range.end;
+  if (order.size() > kMostRuns) order.pop_front();
   // A feed that is woken may go away, and others of its stream too.
   const std::vector<TailFeed*> feeds = stream.feeds;
   for (TailFeed* feed : feeds) {
@@ -105,6 +109,12 @@ void LogTails::EndAll() {
 LogTails::Range LogTails::range(Rank rank, v1::StreamKind kind) const {
   const Stream* stream = Find(rank, kind);
   return stream == nullptr ? Range() : stream->range;
+}
+
+std::vector<LogTails::Run> LogTails::Order(Rank rank) const {
+  const auto at = order_.find(rank.value());
+  if (at == order_.end()) return {};
+  return {at->second.begin(), at->second.end()};
 }
 
 std::string LogTails::Read(Rank rank, v1::StreamKind kind, uint64_t offset, size_t limit) const {

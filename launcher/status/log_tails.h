@@ -26,6 +26,7 @@ class LogTails {
   static constexpr size_t kMostBytes = size_t{64} << 20;
   static constexpr size_t kMostPerStream = size_t{1} << 20;
   static constexpr size_t kLeastPerStream = size_t{16} << 10;
+  static constexpr size_t kMostRuns = 256;
 
   // Bytes of the stream that are kept: offsets [begin, end).
   struct Range {
@@ -40,6 +41,13 @@ class LogTails {
   void EndAll();
 
   Range range(Rank rank, v1::StreamKind stream) const;
+  // In which order what is kept of both streams has come: of each run of bytes the stream, and the
+  // offset at its end. Of a rank that changes between them often, the last runs only.
+  struct Run {
+    v1::StreamKind stream;
+    uint64_t end;
+  };
+  std::vector<Run> Order(Rank rank) const;
   // Up to `limit` bytes from `offset` on; empty where none are kept.
   std::string Read(Rank rank, v1::StreamKind stream, uint64_t offset, size_t limit) const;
   // What comes from `offset` on, until EndAll. A reader that falls behind what is kept is told how
@@ -61,6 +69,7 @@ class LogTails {
   static std::string Read(const Stream& stream, uint64_t offset, size_t limit);
 
   std::map<StreamId, Stream> streams_;
+  std::map<uint32_t, std::deque<Run>> order_;
   size_t per_stream_ = kMostPerStream;
   bool ended_ = false;
 };

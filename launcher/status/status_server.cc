@@ -19,6 +19,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr Duration kLastReaders = std::chrono::seconds(1);
+constexpr Duration kLastQuestions = std::chrono::milliseconds(400);
 constexpr uint64_t kNanosOfMilli = 1'000'000;
 
 http::Response NotFound() { return http::ErrorResponse(404, "no such path"); }
@@ -38,7 +39,8 @@ StatusServer::StatusServer(loop::Loop& loop, JobIdentity job, ReadFacts facts)
       event_feeds_(events_.log()),
       sampled_(job_.begin),
       sample_(loop),
-      patience_(loop) {
+      patience_(loop),
+      questions_(loop) {
   SampleLater();
 }
 
@@ -157,7 +159,9 @@ http::Response StatusServer::AnswerJob(const std::vector<std::string>& parts,
     return http::ErrorResponse(404, "the job has no such rank");
   }
   if (parts.size() == 5) {
-    return http::JsonResponse(RankView(facts_(), Rank(rank), pids_, logs_));
+    Json view = RankView(facts_(), Rank(rank), pids_, logs_);
+    view["log"]["order"] = OrderView(logs_, Rank(rank));
+    return http::JsonResponse(view);
   }
   if (parts.size() == 6 && parts[5] == "log") return AnswerLog(rank, target);
   return NotFound();
@@ -261,13 +265,16 @@ void StatusServer::Finish(loop::Task done) {
   Json columns = SummaryView(job_, facts, loop_.Now());
   columns.update(columns_.Since(0));
   events_.JobEnded(facts, std::move(columns), loop_.Now());
+  const bool is_seen = event_feeds_.any();
   event_feeds_.End();
   logs_.EndAll();
   done_ = std::move(done);
   patience_.After(kLastReaders, [this] {
     if (done_ != nullptr) std::exchange(done_, nullptr)();
   });
-  CheckIdle();
+  // A page that has just learned whose fault it was asks for that rank's output.
+  if (!is_seen) return CheckIdle();
+  questions_.After(kLastQuestions, [this] { CheckIdle(); });
 }
 
 void StatusServer::CheckIdle() {

@@ -99,6 +99,7 @@ class StatusServer {
   std::unique_ptr<http::Server> unix_;
   std::unique_ptr<http::Server> tcp_;
   loop::Timer patience_;
+  loop::Timer questions_;
   loop::Task done_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };

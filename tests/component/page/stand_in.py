@@ -68,15 +68,17 @@ class StandIn(http.server.ThreadingHTTPServer):
         with self.wake:
             logs = self.job["logs"]
             logs[rank, stream] = logs.get((rank, stream), b"") + data
+            job_order = self.job.setdefault("order", {}).setdefault(rank, [])
+            job_order.append([stream, len(logs[rank, stream])])
             self.wake.notify_all()
 
     def alter(self, **changes):
         self.job.update(changes)
         self.version += 1
 
-    def end(self, exit_code, verdict, report):
+    def end(self, exit_code, verdict, report, **more):
         self.job.update(state="finished", phase="end")
-        self.say(kind="ended", exit_code=exit_code, verdict=verdict, report=report,
+        self.say(kind="ended", exit_code=exit_code, verdict=verdict, report=report, **more,
                  columns=columns(self.job, self.version + 1, True))
         self.over.set()
         with self.wake:
@@ -172,10 +174,14 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if rank >= len(job["states"]):
             return self.answer(404, {"error": "the job has no such rank"})
         sizes = {stream: {"begin": 0, "end": len(job["logs"].get((rank, stream), b""))} for stream in ("stdout", "stderr")}
+        sizes["order"] = job.get("order", {}).get(rank, [])
         if len(parts) == 1:
             return self.answer(200, {"rank": rank, "host": job["hosts"][job["node_of"][rank]], "state": "running",
                                      "pid": job["pids"][rank], "log": sizes, **job.get("detail", {})})
         offset = [int(asked["offset"])]
+        if "follow" not in asked:
+            data = job["logs"].get((rank, asked["stream"]), b"")[offset[0]:offset[0] + int(asked["limit"])]
+            return self.answer(200, data, "application/octet-stream")
 
         def next_bytes():
             data = job["logs"].get((rank, asked["stream"]), b"")[offset[0]:offset[0] + 65536]

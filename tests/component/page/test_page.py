@@ -172,6 +172,31 @@ def test_the_end_is_told_and_stays(browser, stand):
     assert browser.console() == []
 
 
+def test_both_streams_are_in_the_order_of_their_arrival(browser, stand):
+    server = stand(make_job(2, 2))
+    said = [("stdout", "step 1"), ("stderr", "a warning"), ("stdout", "step 2"), ("stderr", "Traceback"), ("stderr", "KeyError")]
+    for stream, line in said:
+        server.write(0, stream, line.encode() + b"\n")
+    open_page(browser, server)
+    wait_until(lambda: rows(browser) == [line for _, line in said], lambda: rows(browser))
+    server.write(0, "stdout", b"\r10%\r20%")
+    wait_until(lambda: rows(browser)[-1] == "20%", lambda: rows(browser))
+
+
+def test_at_the_end_the_rank_to_blame_is_shown(browser, stand):
+    server = stand(make_job(8, 4))
+    server.write(0, "stderr", b"Connection closed by peer\n")
+    server.write(3, "stderr", b"Traceback\n")
+    open_page(browser, server)
+    wait_until(lambda: rows(browser) == ["Connection closed by peer"], lambda: rows(browser))
+    server.alter(states="fkkfkkkk", exits={"0": 1, "3": 1})
+    server.say(kind="rank", rank=0, host="node0", text="exited with code 1")
+    # The end comes at once; the launcher stays for the last questions.
+    server.end(1, "worker", REPORT, rank=3)
+    wait_until(lambda: rows(browser) == ["Traceback"], lambda: rows(browser))
+    assert browser.console() == []
+
+
 def test_restarts(browser, stand):
     restarts = {"attempt": 1, "restarts": 1, "max_restarts": 3, "ended": []}
     server = stand(make_job(8, 4, restarts={**restarts, "attempt": 0, "restarts": 0}))

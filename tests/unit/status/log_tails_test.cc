@@ -6,6 +6,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 namespace dtrain::status {
 namespace {
@@ -80,6 +81,24 @@ TEST(LogTailsTest, AFollowerIsToldWhatComesAndTheEnd) {
   EXPECT_TRUE(feed->ended());
   feed->Notify([&] { ++woken; });
   EXPECT_EQ(woken, 3);
+}
+
+TEST(LogTailsTest, TheOrderOfTheStreamsIsKept) {
+  LogTails logs;
+  logs.Append(Rank(0), kOut, "one\n");
+  logs.Append(Rank(0), kOut, "two\n");
+  logs.Append(Rank(0), kErr, "oops\n");
+  logs.Append(Rank(0), kOut, "three\n");
+  const std::vector<LogTails::Run> order = logs.Order(Rank(0));
+  ASSERT_EQ(order.size(), 3u);
+  EXPECT_EQ(order[0].stream, kOut);
+  EXPECT_EQ(order[0].end, 8u);
+  EXPECT_EQ(order[1].stream, kErr);
+  EXPECT_EQ(order[1].end, 5u);
+  EXPECT_EQ(order[2].end, 14u);
+  EXPECT_TRUE(logs.Order(Rank(1)).empty());
+  for (int i = 0; i < 1000; ++i) logs.Append(Rank(0), i % 2 == 0 ? kErr : kOut, "x");
+  EXPECT_EQ(logs.Order(Rank(0)).size(), LogTails::kMostRuns);
 }
 
 // I10
