@@ -55,15 +55,6 @@ int64_t FailedAt(const RankEnd& rank, int64_t stop, int64_t words_since) {
   return at;
 }
 
-// Its last words are about another rank.
-bool HasLostPeer(const RankEnd& rank, int64_t stop) {
-  const v1::WorkerExit& exit = rank.exit;
-  if (exit.signal() != 0 && exit.signal() != SIGABRT && !exit.told_to_stop()) return false;
-  const int64_t since =
-      rank.seen.sign != Sign::kNone ? rank.seen.unix_nanos : stop - kLastWordsNanos;
-  return rank.seen.peer_lost_unix_nanos > 0 && rank.seen.peer_lost_unix_nanos >= since;
-}
-
 }  // namespace
 
 bool IsStruckDown(const v1::WorkerExit& exit) {
@@ -75,6 +66,14 @@ bool IsStruckDown(const v1::WorkerExit& exit) {
 bool EndedByItself(const RankEnd& rank) {
   return rank.ended && HasFailed(rank.exit) &&
          (!rank.exit.told_to_stop() || rank.exit.aborted() || HasCrashed(rank.exit));
+}
+
+bool HasLostPeer(const RankEnd& rank, int64_t stop_unix_nanos) {
+  const v1::WorkerExit& exit = rank.exit;
+  if (exit.signal() != 0 && exit.signal() != SIGABRT && !exit.told_to_stop()) return false;
+  const int64_t since =
+      rank.seen.sign != Sign::kNone ? rank.seen.unix_nanos : stop_unix_nanos - kLastWordsNanos;
+  return rank.seen.peer_lost_unix_nanos > 0 && rank.seen.peer_lost_unix_nanos >= since;
 }
 
 int BlamedExitCode(const RankEnd& rank) {

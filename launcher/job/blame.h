@@ -17,6 +17,9 @@ bool EndedByItself(const RankEnd& rank);
 // What `dtrain launch` exits with when this rank is blamed; never 0.
 int BlamedExitCode(const RankEnd& rank);
 
+// Its last words are about another rank, that was gone. `stop_unix_nanos`: see below.
+bool HasLostPeer(const RankEnd& rank, int64_t stop_unix_nanos);
+
 // Which rank's failure ended the attempt, by all that is known at its end: the earliest sign of a
 // failure, and not the earliest exit. `first`, whose exit came first, at `first_unix_nanos`, unless
 // another one shows a failure of its own

@@ -35,7 +35,11 @@ constexpr SignRow kSigns[] = {
     {Sign::kPeerLost, {"Failed to check the \"should dump\" flag on TCPStore", ""}},
     {Sign::kPeerLost, {"BrokenPipeError", ""}},
     {Sign::kPeerLost, {"ConnectionResetError", ""}},
-    {Sign::kPeerLost, {"setting up NCCL communicator", "Socket Timeout"}},
+    {Sign::kPeerLost, {"Socket Timeout", ""}},
+    {Sign::kPeerLost, {"wait timeout after ", "keys: "}},
+    {Sign::kPeerLost, {"Timed out waiting ", "operation to complete"}},
+    {Sign::kPeerLost, {"Application timeout caused pair closure", ""}},
+    {Sign::kPeerLost, {"failed to pass monitoredBarrier", ""}},
     // NCCL
     {Sign::kPeerLost, {"NCCL communicator was aborted", ""}},
     {Sign::kPeerLost, {"remote process exited or there was a network error", ""}},

@@ -153,7 +153,9 @@ void StallWatch::OnEarlyExit() {
   std::string text = absl::StrCat(
       ranks_.Name(early_exit_.value()), " ended with 0 ", FormatSeconds(options.exit_timeout),
       " ago, ", ranks_.size() - ranks_.ended(), " of ", Count(ranks_.size(), "rank"), " still run");
-  if (!options.exit_timeout_ends_job) return out_.Warn(std::move(text));
+  if (!options.exit_timeout_ends_job) {
+    return out_.Warn(absl::StrCat(text, "; if they wait for it, did it get less data?"));
+  }
   if (std::string mpi = mpi_watch_.StallText(); !mpi.empty()) {
     rank_watch_.Stalled(std::move(mpi));
   } else {

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/exit_code.h"
 #include "launcher/job/blame.h"
+#include "launcher/job/left_early.h"
 #include "launcher/job/outcome.h"
 
 namespace dtrain::job {
@@ -174,6 +175,9 @@ void Verdicts::Conclude(bool succeeded) {
       verdict_.exit_code = BlamedExitCode(blamed);
     }
     verdict_.nodes = {blamed.node};
+    if (HasLostPeer(blamed, stopped_unix_nanos_)) {
+      verdict_.message = LeftEarly(ranks_.all(), blamed.rank);
+    }
   }
   if (none() && succeeded && left_behind_.empty()) verdict_.kind = Verdict::Kind::kSuccess;
   if (left_behind_.empty()) return;

@@ -9,6 +9,7 @@
 #include "runtime/base/types.h"
 #include "runtime/engine/fusion.h"
 #include "runtime/reduce/reduce_all.h"
+#include "runtime/shm/local_group.h"
 
 namespace dtrain::runtime {
 namespace {
@@ -163,13 +164,27 @@ Error Executor::Break(const Operation& operation, Error error) {
     text += "; only this group has failed";
     return located;
   }
+  // A rank that has left will not come: it is of no interest how this collective would have begun.
+  const bool has_left = located.code == DTRAIN_ERROR_MISMATCH && IsLeaving(text);
   for (const auto& [opening, who] :
        {std::pair(Negotiator::Opening(), "asynchronous collectives and dtrain_join begin"),
         std::pair(Negotiator::CallOpening(), "blocking collectives on GPUs begin"),
         std::pair(Negotiator::RegistrationOpening(), "dtrain_register begins")}) {
     const std::string described = Describe(opening);
-    if (text.find(described) == std::string::npos) continue;
-    text += "; '" + described + "' is how " + who;
+    const size_t at = text.find(described);
+    if (at == std::string::npos) continue;
+    if (has_left) {
+      text.replace(at, described.size(), Describe(operation.what));
+    } else {
+      text += "; '" + described + "' is how " + who;
+    }
+  }
+  if (has_left) {
+    text +=
+        operation.what.kind == Collective::Kind::kAllreduce
+            ? "; did it get less data? A rank that has no more calls dtrain_join first (Python: "
+              "join())"
+            : "; did it get less data than the others?";
   }
   SetBroken(located);
   return located;

@@ -45,6 +45,8 @@ MaybeError CompareRequests(const std::vector<int>& ranks, const std::vector<Desc
 
 // Who leaves the job while another rank needs it.
 Error LeavingError(int leaver, int waiter, const Collective& what);
+// Whether an error's text is that one.
+bool IsLeaving(const std::string& text);
 
 // The ranks of one node, in one segment of shared memory: who has come, what each asks for, slots
 // for small data, room to meet the other nodes in, and the reason of a failure. Used by one thread

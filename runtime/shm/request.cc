@@ -5,12 +5,16 @@
 
 namespace dtrain::runtime {
 
+namespace {
+constexpr char kLeaving[] =
+    " is leaving the job (it has called dtrain_finalize, or its program has ended)";
+}  // namespace
+
+bool IsLeaving(const std::string& text) { return text.find(kLeaving) != std::string::npos; }
+
 Error LeavingError(int leaver, int waiter, const Collective& what) {
-  return {DTRAIN_ERROR_MISMATCH,
-          "rank " + std::to_string(leaver) +
-              " is leaving the job (it has called dtrain_finalize, or its program has ended) while "
-              "rank " +
-              std::to_string(waiter) + " is in " + Describe(what)};
+  return {DTRAIN_ERROR_MISMATCH, "rank " + std::to_string(leaver) + kLeaving + " while rank " +
+                                     std::to_string(waiter) + " is in " + Describe(what)};
 }
 
 MaybeError CompareRequests(const std::vector<int>& ranks, const std::vector<Descriptor>& requests) {

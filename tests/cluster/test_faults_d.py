@@ -4,6 +4,7 @@ test_gpus_held.py and test_reservations.py, D15 in test_memory.py, D16 in test_i
 test_faults_i.py; D11, D12, and D1, D4 and D5 with resident agents in test_faults_tls.py; more of D6 in
 test_fork_bombs.py."""
 import contextlib
+import importlib.util
 import os
 import resource
 import signal
@@ -130,6 +131,17 @@ def test_d3_rank_that_leaves_early(cluster):
     result = cluster.launch(["--exit-timeout", "2s", *cluster.hosts_flag(1), "--",
                              *failing(1, "exit 0", "sleep 600")], timeout=20)
     assert "rank 1" in result.err and result.code not in (0, 2), result
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("torch"), reason="there is no python3-torch")
+@pytest.mark.parametrize("how, left", [("ddp", "had finished (exit 0)"), ("loop", "had finished (exit 0)"),
+                                       ("tidies", "had closed its connections")])
+def test_d3_a_rank_that_got_less_data_than_the_others(cluster, how, left):
+    result = cluster.launch(["--grace", "2s", "-H", "node0:2,node1:2", "--", "/usr/bin/python3",
+                             hosts.HERE / "programs/torch_uneven.py", how], timeout=120)
+    assert result.code == 1, result
+    assert (f"\ndtrain: rank 1 {left} while 3 ranks waited for it in all-reduce: did one rank get less data?\n"
+            in result.err), result
 
 
 # D4

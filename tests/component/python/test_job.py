@@ -80,6 +80,8 @@ def test_a_rank_that_ends_well_while_others_need_it_is_named_at_once(launch, tmp
     assert code == 1, err
     assert "rank 1 is leaving the job (it has called dtrain_finalize, or its program has" in err
     assert "\"loss\"" in err and time.monotonic() - started < 60, err
+    assert ("dtrain: rank 1 was leaving the job while 2 ranks waited for it in all-reduce: did one "
+            "rank get less data? Then it must call join() when it has no more\n") in err, err
 
 
 def test_a_forked_child_knows_its_rank_and_leaves_the_job_alone(launch, tmp_path):

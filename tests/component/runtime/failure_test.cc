@@ -274,7 +274,10 @@ TEST(FailureTest, RankThatLeavesIsToldWithTheNameOfTheCallThatNeedsIt) {
         EXPECT_EQ(dtrain_wait(handle), DTRAIN_ERROR_MISMATCH);
         EXPECT_THAT(dtrain_last_error(),
                     AllOf(HasSubstr("(allreduce sum of 4 float32, \"layer.a\")"),
-                          HasSubstr("rank 1 is leaving the job (it has called dtrain_finalize")));
+                          HasSubstr("rank 1 is leaving the job (it has called dtrain_finalize"),
+                          HasSubstr("while rank 0 is in allreduce sum of 4 float32; did it get "
+                                    "less data?"),
+                          HasSubstr("join()")));
       },
       WithTimeouts("600", "600"));
 }

@@ -6,6 +6,7 @@
 #include <csignal>
 #include <string>
 
+#include "launcher/job/left_early.h"
 #include "tests/unit/job/job_fixture.h"
 
 namespace dtrain::job {
@@ -166,6 +167,63 @@ TEST_F(BlamedTest, TheVerdictIsThatRanks) {
   EXPECT_EQ(verdict().exited_first, Rank(0));
   EXPECT_EQ(verdict().exit_code, 1);
   EXPECT_EQ(verdict().nodes, std::vector<NodeId>{NodeId(1)});
+}
+
+TEST(LeftEarlyTest, WhoHadLeft) {
+  const auto victim = [](const char* tail) {
+    Told told = kRank.Exit(1).Shows(Sign::kException, -20).LostPeer(-20);
+    told.end.exit.set_stderr_tail(tail);
+    return told;
+  };
+  const char kDdp[] =
+      "    loss.backward()\n  Variable._execution_engine.run_backward(\n"
+      "RuntimeError: [pair.cc:598] Connection closed by peer [127.0.0.1]:45264";
+  const char kPlain[] =
+      "line 1541, in all_gather\n    work.wait()\nConnection closed by peer [::1]:1";
+  const char kOurs[] =
+      "MismatchError: dtrain_allgather_async: rank 0 of 3, collective 2 (allgather of 4 float32): "
+      "rank 2 is leaving the job (it has called dtrain_finalize, or its program has ended)";
+  const Told ended = kRank.Ended();
+  struct Case {
+    const char* what;
+    std::vector<Told> ranks;  // the first is blamed
+    std::string text;
+  };
+  const Case cases[] = {
+      {"DDP",
+       {victim(kDdp), kRank.Exit(0, -100), ended.LostPeer(100), ended.LostPeer(100)},
+       "rank 1 had finished (exit 0) while 3 ranks waited for it in all-reduce: did one rank get "
+       "less data?"},
+      {"several had left, of which one was reaped a moment late",
+       {victim(kPlain), kRank.Exit(0, -100), kRank.Exit(0, 200), kRank.Exit(0, 5000)},
+       "ranks 1, 2 had finished (exit 0) while 2 ranks waited for them in all-gather: did one rank "
+       "get less data?"},
+      {"long ago",
+       {victim("Connection reset by peer"), kRank.Exit(0, -60020)},
+       "rank 1 had finished (exit 0) 60 s before, while 1 rank waited for it: did one rank get "
+       "less "
+       "data?"},
+      {"it was still tidying up",
+       {victim(kPlain), ended, ended.LostPeer(50)},
+       "rank 1 had closed its connections while 2 ranks waited for it in all-gather: did one rank "
+       "get less data?"},
+      {"more than one may have been", {victim(kPlain), ended, ended}, ""},
+      {"a connection that was cut", {victim("Connection reset by peer"), ended}, ""},
+      {"libdtrain names it",
+       {victim(kOurs), ended.LostPeer(10), ended.LostPeer(10)},
+       "rank 2 was leaving the job while 2 ranks waited for it in all-gather: did one rank get "
+       "less "
+       "data? Then it must call join() when it has no more"},
+      {"nobody had left", {victim(kDdp), ended.LostPeer(10)}, ""},
+  };
+  for (const Case& each : cases) {
+    std::vector<RankEnd> ranks;
+    for (const Told& told : each.ranks) {
+      ranks.push_back(told.end);
+      ranks.back().rank = Rank(static_cast<uint32_t>(ranks.size() - 1));
+    }
+    EXPECT_EQ(LeftEarly(ranks, Rank(0)), each.text) << each.what;
+  }
 }
 
 }  // namespace

@@ -42,6 +42,15 @@ TEST(SignsTest, LinesOfRealPrograms) {
       {Sign::kPeerLost,
        "RuntimeError: [0] is setting up NCCL communicator and retrieving ncclUniqueId from [0] via "
        "c10d key-value store by key '0', but store->get('0') got error: Socket Timeout"},
+      {Sign::kPeerLost, "RuntimeError: Socket Timeout"},
+      {Sign::kPeerLost,
+       "RuntimeError: [./gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 20000ms for "
+       "recv "
+       "operation to complete"},
+      {Sign::kPeerLost,
+       "torch.distributed.DistStoreError: wait timeout after 300000ms, keys: "
+       "/default_pg/0//cuda//0"},
+      {Sign::kPeerLost, "RuntimeError: Rank 1 failed to pass monitoredBarrier in 30000 ms"},
       {Sign::kNone, "step 5 loss 0.3"},
       {Sign::kNone, "ValueError: too many values to unpack"},
       {Sign::kNone, "setting up NCCL communicator"},
