@@ -68,6 +68,41 @@ std::vector<Leftover> FindLeftovers() {
   return out;
 }
 
+// Whoever holds an object keeps it, and one that a living job has a claim to stays.
+std::vector<LeftMemory> FindLeftMemory(bool remove) {
+  std::map<uid_t, LeftMemory> found;
+  const std::vector<os::RecordedSharedMemory> records = os::ReadSharedMemoryRecords(geteuid());
+  std::set<os::SharedMemory> claimed;
+  for (const os::RecordedSharedMemory& record : records) {
+    if (record.lives) claimed.insert(record.objects.begin(), record.objects.end());
+  }
+  for (const os::RecordedSharedMemory& record : records) {
+    if (record.lives) continue;
+    bool all = true;
+    LeftMemory& memory = found[record.owner];
+    memory.uid = record.owner;
+    for (os::NamedSharedMemory& each : os::ListSharedMemory(record.owner)) {
+      if (!record.objects.contains(each.object)) continue;
+      const os::SharedMemoryUse use = claimed.contains(each.object) ? os::SharedMemoryUse::kSomebody
+                                      : remove ? os::RemoveUnused(each, record.owner)
+                                               : os::UseOf(each, record.owner);
+      if (use == os::SharedMemoryUse::kNobody) memory.objects.push_back(std::move(each));
+      all &= use != os::SharedMemoryUse::kSomebody;
+    }
+    if (remove && all) (void)unlink(record.path.c_str());
+  }
+  std::vector<LeftMemory> out;
+  for (auto& [uid, memory] : found) {
+    if (!memory.objects.empty()) out.push_back(std::move(memory));
+  }
+  return out;
+}
+
+std::string Describe(const LeftMemory& memory) {
+  return absl::StrCat("shared memory of jobs of user ", UserName(memory.uid), ": ",
+                      os::Describe(memory.objects));
+}
+
 std::string Describe(const Leftover& leftover) {
   return absl::StrCat("pid ", leftover.process.pid, " (", Escape(leftover.command, 64), ") of job ",
                       Escape(leftover.job_id, 64), ", user ", UserName(leftover.uid));
@@ -88,6 +123,7 @@ Reaped ReapLeftovers() {
     rest = FindLeftovers();
   }
   reaped.left = std::move(rest);
+  reaped.memory = FindLeftMemory(/*remove=*/true);
   while (!RemoveCgroups(jobs) && Clock::now() < give_up) (void)poll(nullptr, 0, kPauseMs);
   const absl::Status removed =
       os::RemoveDeadScratchFolders(os::ScratchPlaces(), /*of_all_users=*/true);
@@ -99,14 +135,20 @@ int RunReap(bool dry_run) {
   if (dry_run) {
     const std::vector<Leftover> found = FindLeftovers();
     for (const Leftover& leftover : found) std::printf("%s\n", Describe(leftover).c_str());
-    if (found.empty()) std::printf("no job has left anything behind\n");
+    const std::vector<LeftMemory> memory = FindLeftMemory(/*remove=*/false);
+    for (const LeftMemory& each : memory) std::printf("%s\n", Describe(each).c_str());
+    if (found.empty() && memory.empty()) std::printf("no job has left anything behind\n");
     return kExitOk;
   }
   const Reaped reaped = ReapLeftovers();
   for (const Leftover& leftover : reaped.found) {
     std::printf("ended %s\n", Describe(leftover).c_str());
   }
-  if (reaped.found.empty()) std::printf("no job has left anything behind\n");
+  for (const LeftMemory& each : reaped.memory) {
+    std::printf("removed %s\n", Describe(each).c_str());
+  }
+  if (reaped.found.empty() && reaped.memory.empty())
+    std::printf("no job has left anything behind\n");
   if (reaped.left.empty()) return kExitOk;
   log::Error(absl::StrCat(
       reaped.left.size(), " of them cannot be ended: they wait in the kernel for a ",

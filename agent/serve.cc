@@ -181,6 +181,9 @@ class Resident {
       for (const Leftover& leftover : reaped.found) {
         log::Warn(absl::StrCat("killing what a dead job has left: ", Describe(leftover)));
       }
+      for (const LeftMemory& memory : reaped.memory) {
+        log::Warn(absl::StrCat("removing what dead jobs have left: ", Describe(memory)));
+      }
       for (const Leftover& leftover : reaped.left) {
         // For two seconds more: somebody may only make them faster than they are ended.
         spawner_->quarantine().Kill(loop_.Now(), leftover.job_id,

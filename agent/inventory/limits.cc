@@ -5,6 +5,7 @@
 #include <sys/statvfs.h>
 
 #include <filesystem>
+#include <set>
 #include <system_error>
 
 #include "absl/strings/ascii.h"
@@ -13,6 +14,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "common/os/fd.h"
+#include "common/os/shared_memory.h"
 
 namespace dtrain::inventory {
 namespace {
@@ -86,6 +88,21 @@ std::vector<std::string> WarningsOf(const SmallLimits& limits) {
         "may fail to register memory; raise memlock (/etc/security/limits.conf, LimitMEMLOCK=)"));
   }
   return warnings;
+}
+
+// Whether somebody uses it is asked by who would remove it.
+std::string WarningOfLeftMemory(uid_t user) {
+  std::set<os::SharedMemory> left;
+  for (const os::RecordedSharedMemory& record : os::ReadSharedMemoryRecords(user)) {
+    if (!record.lives && record.owner == user)
+      left.insert(record.objects.begin(), record.objects.end());
+  }
+  if (left.empty()) return "";
+  std::vector<os::NamedSharedMemory> objects = os::ListSharedMemory(user);
+  std::erase_if(objects, [&](const auto& each) { return !left.contains(each.object); });
+  if (objects.empty()) return "";
+  return absl::StrCat("earlier jobs of this user have left ", os::Describe(objects),
+                      " in /dev/shm; dtrain-agent reap removes what nobody uses");
 }
 
 }  // namespace dtrain::inventory

@@ -28,4 +28,8 @@ SmallLimits ReadLockedMemory(const Roots& roots, pid_t pid, bool of_users = fals
 // What is worth a warning before the start. Pure.
 std::vector<std::string> WarningsOf(const SmallLimits& limits);
 
+// Of shared memory that the user's jobs have made and that their shepherds, which were killed,
+// could not remove; empty: there is none.
+std::string WarningOfLeftMemory(uid_t user);
+
 }  // namespace dtrain::inventory

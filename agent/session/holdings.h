@@ -23,6 +23,8 @@ class Holdings {
   // `owner`, `hello`: outlive this; `hello` is empty until the launcher has said it.
   Holdings(const Surroundings& agent, const spawn::Owner& owner, const v1::Hello& hello)
       : agent_(agent), owner_(owner), hello_(hello) {}
+
+  const spawn::Owner& owner() const { return owner_; }
   ~Holdings();
   Holdings(const Holdings&) = delete;
   Holdings& operator=(const Holdings&) = delete;

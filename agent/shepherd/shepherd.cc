@@ -34,6 +34,7 @@ Shepherd::Shepherd(loop::Loop& loop, std::string program, Agent agent)
       launcher_(line_.launcher()),
       report_(loop, line_),
       sweeper_(loop),
+      memory_(loop, sweeper_, launcher_),
       cgroup_(part_, is_behind_door_, sweeper_, launcher_),
       scratch_(launcher_),
       state_(launcher_),
@@ -196,6 +197,7 @@ void Shepherd::OnWorkerEnded(Worker& worker, const os::ExitStatus& of_process) {
   logs_.Drain(worker);
   const os::ExitStatus status = containers_.EndOf(worker, of_process);
   if (status.code == 0 && status.signal == 0 && !core_.stop_asked()) ++succeeded_;
+  if (status.signal != 0) memory_.OnKill();
   pmi_.HearLast(worker.rank());
   servers_.CatchUp();
   if (reported_started_) {
@@ -274,12 +276,14 @@ void Shepherd::Do(Action action) {
       }
       break;
     case Action::kKill:
+      memory_.OnKill();
       saves_.End();
       workers_.Signal(SIGKILL);
       sweeper_.Spare(servers_.pids());
       containers_.KillAll();
       break;
     case Action::kSweep:
+      if (!sweeper_.NothingLeft()) memory_.OnKill();
       saves_.End();
       // Not from inside the reaping of the last worker.
       loop_.Post([this] { Sweep(); });
@@ -318,6 +322,7 @@ std::optional<v1::NodeFailure> Shepherd::StartWorkers() {
   scratch_.Make();
   state_.Choose(part_, containers_.all() != nullptr);
   checkpoint_.Begin();
+  memory_.Begin();
   return workers_.Start(part_, {agent_env_, cgroup_, scratch_.path(), state_.folder(), code_.tree(),
                                 servers_.pmix_port(), containers_.all()});
 }
@@ -378,6 +383,7 @@ void Shepherd::Finish() {
   logs_.StopDraining();
   pages_.Stop();
   sweeper_.RemoveCgroup();
+  memory_.End();
   scratch_.Remove();
   state_.Tidy(/*all_succeeded=*/succeeded_ > 0 && succeeded_ == part_.workers_size());
   if (const absl::Status removed = code_.Remove(part_); !removed.ok()) {

@@ -16,6 +16,7 @@
 #include "agent/shepherd/job_containers.h"
 #include "agent/shepherd/job_requests.h"
 #include "agent/shepherd/kept_state.h"
+#include "agent/shepherd/left_memory.h"
 #include "agent/shepherd/mpi_looks.h"
 #include "agent/shepherd/offspring.h"
 #include "agent/shepherd/pmi_service.h"
@@ -83,6 +84,7 @@ class Shepherd {
   v1::JobPart part_;
   AgentReport report_;
   Sweeper sweeper_;
+  LeftMemory memory_;
   JobCgroup cgroup_;
   WorkerScratch scratch_;
   KeptState state_;
