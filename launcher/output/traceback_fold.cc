@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
+#include "launcher/output/likeness.h"
 
 namespace dtrain::output {
 namespace {
@@ -120,14 +121,16 @@ void TracebackFold::Close(std::map<uint32_t, Block>::iterator place, TimePoint n
   open_.erase(place);
   held_ -= block.bytes;
   const size_t head = block.inside ? block.lines.size() : block.head;
-  const std::string rest = Text(rank, block.lines, head, block.lines.size());
-  std::string key = Text(rank, block.lines, 0, head);
+  const std::string rest = Likeness(Text(rank, block.lines, head, block.lines.size()));
+  const std::string text = Text(rank, block.lines, 0, head);
+  std::string key = Likeness(text);
   size_t from = 0;
   auto shown = seen_.find(key);
   if (shown != seen_.end() && now < shown->second.since + kWindow &&
       shown->second.ranks.insert(rank.value()).second) {
     from = rest == shown->second.rest ? block.lines.size() : head;
     shown->second.untold.insert(rank.value());
+    shown->second.differ |= text != shown->second.text;
     folded_ = now;
   } else {
     if (shown == seen_.end() && seen_.size() >= kMostSeen) {
@@ -142,7 +145,9 @@ void TracebackFold::Close(std::map<uint32_t, Block>::iterator place, TimePoint n
     if (shown != seen_.end() || seen_.size() < kMostSeen) {
       Shown& entry = seen_[std::move(key)];
       entry.first = rank;
+      entry.text = text;
       entry.rest = rest;
+      entry.differ = false;
       entry.ranks = {rank.value()};
       entry.since = now;
     }
@@ -158,8 +163,9 @@ std::vector<std::string> TracebackFold::TakeSummaries() {
   folded_ = kNever;
   for (auto& [text, shown] : seen_) {
     if (shown.untold.empty()) continue;
-    out.push_back(absl::StrCat(RankRanges(shown.untold), " wrote the same traceback as rank ",
-                               shown.first.value()));
+    out.push_back(absl::StrCat(
+        RankRanges(shown.untold), " wrote the same traceback as rank ", shown.first.value(),
+        shown.differ ? " but for addresses, pids and numbers of ranks" : ""));
     shown.untold.clear();
   }
   return out;

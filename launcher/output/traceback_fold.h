@@ -14,9 +14,10 @@
 
 namespace dtrain::output {
 
-// Prints a Python traceback that several ranks write to stderr once. A traceback is held back until
-// it is whole, a fraction of a second; the first rank's is shown, of the others it is told that
-// they wrote the same. Whatever a rank writes besides, or twice, is shown. Pure.
+// Prints a Python traceback that several ranks write to stderr once, if their texts differ in no
+// more than addresses, pids and numbers of ranks. A traceback is held back until it is whole, a
+// fraction of a second; the first rank's is shown, of the others it is told that they wrote the
+// same. Whatever a rank writes besides, or twice, is shown. Pure.
 class TracebackFold {
  public:
   struct Line {
@@ -50,7 +51,9 @@ class TracebackFold {
   };
   struct Shown {
     Rank first{0};
-    std::string rest;           // what the first rank wrote right after it
+    std::string text;           // as the first rank wrote it
+    std::string rest;           // Likeness of what it wrote right after it
+    bool differ = false;        // the others' is not quite the same
     std::set<uint32_t> ranks;   // that wrote it
     std::set<uint32_t> untold;  // those of them that were folded since the last summary
     TimePoint since;
@@ -59,7 +62,7 @@ class TracebackFold {
   void Close(std::map<uint32_t, Block>::iterator block, TimePoint now, Lines& out);
 
   std::map<uint32_t, Block> open_;     // by rank
-  std::map<std::string, Shown> seen_;  // by the traceback's text
+  std::map<std::string, Shown> seen_;  // by the traceback's Likeness
   size_t held_ = 0;                    // bytes in open_
   TimePoint next_ = kNever;            // no block of open_ is due before it
   TimePoint folded_ = kNever;          // when the last one was, if that is untold
