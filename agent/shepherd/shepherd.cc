@@ -52,6 +52,7 @@ Shepherd::Shepherd(loop::Loop& loop, std::string program, Agent agent)
       servers_(loop, std::move(program), core_, launcher_, aborts_,
                [this](uint32_t rank) { mpi_.OnJoined(rank); }),
       mpi_(loop, core_, workers_, pmi_, launcher_),
+      meeting_(loop, core_, part_, workers_, launcher_),
       logs_(loop, workers_, report_, launcher_),
       departure_(loop, line_, logs_),
       pages_(loop, workers_, report_, launcher_),
@@ -312,6 +313,7 @@ void Shepherd::SpawnAll() {
   pages_.Begin(part_.timeline_records());
   Feed(Spawned{});
   mpi_.Begin(part_, agent_env_);
+  meeting_.Begin();
 }
 
 std::optional<v1::NodeFailure> Shepherd::StartWorkers() {

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Addresses and interfaces that the workers are given, on hosts whose networks differ."""
+import importlib.util
 import shutil
+import signal
 import subprocess
 
 import pytest
@@ -175,3 +177,21 @@ def test_loopback_addresses_on_other_interfaces_are_not_believed(make_cluster):
     for node in cluster.nodes:
         node.network("link add a0 type bridge\nlink set a0 up\naddr add 127.9.9.9/32 dev a0\n")
     assert shown(cluster) == [("10.77.0.1", "eth0", "eth0")] * 2
+
+
+# The program names its own machine as the place to meet. On one host that works, and nothing is said.
+@pytest.mark.skipif(not importlib.util.find_spec("torch"), reason="there is no python3-torch")
+@pytest.mark.parametrize("how, said", [
+    ("variables", "127.0.0.1:12355 on node1, where nobody listens; MASTER_ADDR was set to localhost by the program"),
+    ("url", "127.0.0.1 on node1, where nobody listens; the program looks for rank 0 on its own machine")])
+def test_ranks_that_look_for_rank_0_on_their_own_host_are_told(make_cluster, how, said):
+    cluster = make_cluster(2)
+    program = ["/usr/bin/python3", hosts.HERE / "programs/torch_localhost.py", how]
+    alone = cluster.launch(["-H", "node0:2", "--", *program], timeout=120)
+    assert alone.code == 0 and "waits" not in alone.err, alone
+    launch = cluster.start_launch(["--grace", "1s", "-H", "node0:2,node1:2", "--", *program])
+    launch.wait_for("up", count=4)
+    launch.wait_for(f"node1: ranks 2, 3 wait to connect to {said}", stream="err", timeout=60)
+    launch.signal(signal.SIGINT)
+    result = launch.wait(30)
+    assert result.err.count("wait to connect") == 1 and "(10.77.0.1:" in result.err, result
