@@ -83,6 +83,10 @@ job::AttemptEnded EndOf(const report::JobFacts& attempt, TimePoint dead_at,
     if (const auto host = IndexOf(hosts, node.host)) ended.lost_spares.push_back(*host);
   }
   ended.dead_at = dead_at;
+  for (const job::RankEnd& rank : attempt.ranks) {
+    ended.ran =
+        std::max<Duration>(ended.ran, std::chrono::nanoseconds(rank.exit.monotonic_nanos()));
+  }
   ended.done = !attempt.ranks.empty() &&
                std::all_of(attempt.ranks.begin(), attempt.ranks.end(), [](const auto& rank) {
                  return rank.ended && !job::HasFailed(rank.exit) && !rank.exit.told_to_stop();

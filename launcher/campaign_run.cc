@@ -203,9 +203,9 @@ void CampaignRun::OnAttemptOver() {
   }
 }
 
-void CampaignRun::OnSignal(int signal) {
-  Decide(job::StopAsked{signal});
-  attempt_.Feed(job::UserSignal{signal});
+void CampaignRun::OnSignal(int signal, const std::string& from) {
+  Decide(job::StopAsked{signal, from});
+  attempt_.Feed(job::UserSignal{signal, from});
 }
 
 void CampaignRun::OnOutputFailed(const absl::Status& why) {

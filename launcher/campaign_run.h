@@ -50,7 +50,7 @@ class CampaignRun {
   // for a disk or a terminal for long.
   bool NoteStop() { return !std::exchange(stop_asked_, true); }
   void Decide(const job::CampaignEvent& event);
-  void OnSignal(int signal);  // no attempt follows, and the workers get it
+  void OnSignal(int signal, const std::string& from);  // no attempt follows, and the workers get it
   void OnOutputFailed(const absl::Status& why);
   void End(job::Verdict verdict);
 

@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/exit_code.h"
+#include "launcher/job/campaign_journal.h"
 #include "launcher/job/outcome.h"
 
 namespace dtrain {
@@ -55,7 +56,9 @@ void DetachedJob::TakeOver() {
   }
   // Nobody can type any more.
   if (records_.spec().had_terminal() && before.has_runs()) campaign_.attempt().EndInput();
-  if (before.has_stop()) campaign_.attempt().Feed(job::UserSignal{SIGTERM});
+  if (before.has_stop()) {
+    campaign_.attempt().Feed(job::UserSignal{SIGTERM, job::StopFrom(before.stop())});
+  }
 }
 
 // It has its verdict, and the launcher before us did not get to report it.
@@ -85,16 +88,16 @@ bool DetachedJob::Refuse(int exit_code, const std::string& why) {
 
 // It is written down before workers hear of it, and from now on nothing is decided or written that
 // a stop rules out. A disk that takes nothing does not keep a job from being stopped.
-void DetachedJob::Stop(int signal) {
-  const auto act = [this, signal] {
+void DetachedJob::Stop(int signal, const std::string& from) {
+  const auto act = [this, signal, from] {
     stop_timer_.Cancel();
     if (!campaign_.verdict() && !std::exchange(stop_obeyed_, true)) {
-      campaign_.attempt().Feed(job::UserSignal{signal});
+      campaign_.attempt().Feed(job::UserSignal{signal, from});
     }
   };
   stop_timer_.After(kDiskPatience, act);
-  records_.StopAsked(job::SignalName(signal), act);
-  campaign_.Decide(job::StopAsked{signal});
+  records_.StopAsked(from.empty() ? job::SignalName(signal) : from, act);
+  campaign_.Decide(job::StopAsked{signal, from});
 }
 
 void DetachedJob::Leave(const std::string& why) {

@@ -26,7 +26,7 @@ class DetachedJob {
   // and is left to a launcher that can go on with it.
   bool Refuse(int exit_code, const std::string& why);
   // When the user asks for the end for the first time.
-  void Stop(int signal);
+  void Stop(int signal, const std::string& from);
   // The workers live on: the next launcher may do better, perhaps once the trouble is fixed.
   void Leave(const std::string& why);
 

@@ -104,10 +104,14 @@ ElasticHosts::Callbacks ElasticRun::HostCallbacks() {
 void ElasticRun::Feed(job::Event event) {
   if (phases_.back().state == job::State::kFinished) return;
   int signal = SIGPIPE;
-  if (const auto* user = std::get_if<job::UserSignal>(&event)) signal = user->signal;
+  std::string from;
+  if (const auto* user = std::get_if<job::UserSignal>(&event)) {
+    signal = user->signal;
+    from = user->from;
+  }
   if (IsStop(signal)) {
     for (auto& [id, run] : runs_) run.ending = true;
-    Decide(elastic::StopAsked{signal});
+    Decide(elastic::StopAsked{signal, from});
     hosts_.Feed(event);
   }
   // They know what a second one means.

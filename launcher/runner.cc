@@ -15,6 +15,7 @@
 #include "common/base/programs.h"
 #include "common/os/signals.h"
 #include "launcher/job/outcome.h"
+#include "launcher/signal_sender.h"
 
 namespace dtrain {
 
@@ -131,15 +132,15 @@ void Runner::OnSignal(int signal) {
   if (campaign_.verdict()) return is_detached() ? void() : Leave();
   const bool stops = signal != SIGUSR1 && signal != SIGUSR2;
   const bool told = signal == detached::JobFolder::StopSignal();
+  const std::string from = NameSender(loop::SignalWatch::SenderOf(signal));
   if (told) signal = SIGTERM;
   // Only `dtrain stop` ends a detached job.
   if (is_detached() && stops && !told) {
-    return detached_job_->Leave(
-        absl::StrCat("this launcher was ended by ", job::SignalName(signal)));
+    return detached_job_->Leave(absl::StrCat("this launcher was ", job::EndedBy(signal, from)));
   }
   const bool first = stops && campaign_.NoteStop();
-  if (is_detached() && first) return detached_job_->Stop(signal);
-  campaign_.OnSignal(signal);
+  if (is_detached() && first) return detached_job_->Stop(signal, from);
+  campaign_.OnSignal(signal, from);
 }
 
 void Runner::OnEnd() {

@@ -2,8 +2,10 @@
 #include "common/loop/loop.h"
 
 #include <poll.h>
+#include <signal.h>
 #include <time.h>
 
+#include <atomic>
 #include <boost/asio/post.hpp>
 #include <thread>
 #include <utility>
@@ -122,6 +124,36 @@ void FdWatch::OnWritable(Task task) { Wait(WaitType::wait_write, Shared(std::mov
 
 void FdWatch::OnHangup(Task task) { Wait(WaitType::wait_error, Shared(std::move(task))); }
 
+namespace {
+
+// Asio's handlers are told no more than the number. Ours go first. Written to by them alone.
+struct Caught {
+  void (*next)(int) = nullptr;
+  std::atomic<pid_t> pid = 0;
+  std::atomic<uid_t> uid = 0;
+};
+Caught g_caught[NSIG];
+
+void OnCaught(int signal, siginfo_t* info, void*) {
+  Caught& caught = g_caught[signal];
+  const bool has_sender =
+      info->si_code == SI_USER || info->si_code == SI_QUEUE || info->si_code == SI_TKILL;
+  caught.pid.store(has_sender ? info->si_pid : 0, std::memory_order_relaxed);
+  caught.uid.store(has_sender ? info->si_uid : 0, std::memory_order_relaxed);
+  caught.next(signal);
+}
+
+void KeepSender(int signal) {
+  struct sigaction action {};
+  if (sigaction(signal, nullptr, &action) != 0 || action.sa_sigaction == OnCaught) return;
+  g_caught[signal].next = action.sa_handler;
+  action.sa_sigaction = OnCaught;
+  action.sa_flags |= SA_SIGINFO;
+  (void)sigaction(signal, &action, nullptr);
+}
+
+}  // namespace
+
 SignalWatch::SignalWatch(Loop& loop, std::initializer_list<int> signals,
                          absl::AnyInvocable<void(int)> handler)
     : signals_(loop.context()), handler_(std::move(handler)), alive_(std::make_shared<bool>(true)) {
@@ -129,11 +161,17 @@ SignalWatch::SignalWatch(Loop& loop, std::initializer_list<int> signals,
     boost::system::error_code error;
     signals_.add(signal, error);
     DTRAIN_CHECK(!error);
+    KeepSender(signal);
   }
   Wait();
 }
 
 SignalWatch::~SignalWatch() { *alive_ = false; }
+
+SignalWatch::Sender SignalWatch::SenderOf(int signal) {
+  const Caught& caught = g_caught[signal];
+  return {caught.pid.load(std::memory_order_relaxed), caught.uid.load(std::memory_order_relaxed)};
+}
 
 void SignalWatch::Wait() {
   signals_.async_wait([this, alive = alive_](boost::system::error_code error, int signal) {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <sys/types.h>
+
 #include <atomic>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
@@ -114,6 +116,14 @@ class SignalWatch {
   ~SignalWatch();
   SignalWatch(const SignalWatch&) = delete;
   SignalWatch& operator=(const SignalWatch&) = delete;
+
+  // Which process has sent the last signal of that number; 0: none of this PID namespace, or the
+  // kernel itself, as with Ctrl-C.
+  struct Sender {
+    pid_t pid = 0;
+    uid_t uid = 0;
+  };
+  static Sender SenderOf(int signal);
 
  private:
   void Wait();

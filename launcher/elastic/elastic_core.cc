@@ -140,7 +140,7 @@ void ElasticCore::On(const NoticeDone& done) {
 // The runs are told by the caller: each knows of grace, and of a second Ctrl-C.
 void ElasticCore::On(const StopAsked& asked) {
   if (state_ == State::kEnd || !IsStopSignal(asked.signal)) return;
-  failures_.EndWith(StopBy(asked.signal));
+  failures_.EndWith(StopBy(asked.signal, asked.from));
   state_ = State::kEnd;
 }
 

@@ -63,6 +63,7 @@ struct NoticeDone {
 };
 struct StopAsked {
   int signal = 0;
+  std::string from = {};  // as for job::EndedBy
 };
 // By the agent of a host whose run was ending: "node1: the job was stopped here by alice". Else
 // that is how its run ends.

@@ -72,8 +72,8 @@ bool IsForTheUser(const job::Verdict& verdict) {
 
 Ending SuccessOfAll() { return {MakeVerdict(job::Verdict::Kind::kSuccess, 0), ""}; }
 
-Ending StopBy(int signal) {
-  const std::string text = absl::StrCat("ended by ", job::SignalName(signal));
+Ending StopBy(int signal, const std::string& from) {
+  const std::string text = job::EndedBy(signal, from);
   Ending ending{MakeVerdict(job::Verdict::Kind::kSignal, kExitSignalBase + signal, text), text};
   ending.verdict.signal = signal;
   return ending;

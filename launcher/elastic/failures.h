@@ -40,7 +40,7 @@ struct Ending {
 };
 
 Ending SuccessOfAll();
-Ending StopBy(int signal);
+Ending StopBy(int signal, const std::string& from);
 Ending TimeIsUp(Duration limit);
 // What is needed did not come in time, as `text` says; or cannot come, or has left.
 Ending TooLate(bool first_round, std::string text);

@@ -34,10 +34,10 @@ std::string Rounded(Duration wait) {
   return FormatSeconds(wait < seconds(2) ? wait : std::chrono::round<seconds>(wait));
 }
 
-Verdict StoppedBy(int signal) {
+Verdict StoppedBy(int signal, const std::string& from) {
   return {.kind = Verdict::Kind::kSignal,
           .exit_code = kExitSignalBase + signal,
-          .message = absl::StrCat("ended by ", SignalName(signal)),
+          .message = EndedBy(signal, from),
           .rank = {},
           .signal = signal};
 }
@@ -70,6 +70,7 @@ CampaignCore::CampaignCore(CampaignOptions options, const CampaignPast& past, Ti
       runs_since_(past.runs ? now - past.ran : kNever),
       backoff_(options_.backoff),
       stop_signal_(past.stop_signal),
+      stop_from_(past.stop_from),
       hosts_(options_.hosts.size()),
       scale_up_(options_.scale_up, hosts_.size()) {
   if (!past.scale_up.empty()) scales_up_ = EndAttempt{past.scale_up, past.back};
@@ -88,7 +89,7 @@ CampaignCore::CampaignCore(CampaignOptions options, const CampaignPast& past, Ti
 std::vector<CampaignAction> CampaignCore::Begin() {
   if (begun_) return {};
   if (stop_signal_ != 0) {
-    End(StoppedBy(stop_signal_));
+    End(StoppedBy(stop_signal_, stop_from_));
   } else if (state_ == State::kAttempt) {
     Start();
   }
@@ -170,7 +171,8 @@ void CampaignCore::On(const AttemptEnded& end) {
   record.attempt = attempt_;
   record.exit_code = end.verdict.exit_code;
   if (end.verdict.kind != Verdict::Kind::kSuccess) record.cause = end.cause;
-  if (runs_since_ != kNever) record.ran = now_ - runs_since_;
+  // One may end before others have started.
+  record.ran = runs_since_ != kNever ? now_ - runs_since_ : end.ran;
   // That a program has failed somewhere is no evidence about the host.
   if (end.verdict.kind != Verdict::Kind::kWorker) record.hosts = end.hosts;
   record.lost = end.verdict.kind == Verdict::Kind::kNode && end.verdict.exit_code == kExitNodeLost;
@@ -188,7 +190,7 @@ void CampaignCore::On(const AttemptEnded& end) {
   }
   const Next next = scaled_up ? Next::kRestart : Judge(end);
   if (next == Next::kOver) return End(end.verdict);
-  if (stop_signal_ != 0) return End(StoppedBy(stop_signal_));
+  if (stop_signal_ != 0) return End(StoppedBy(stop_signal_, stop_from_));
   if (!end.stopped.empty()) return End(StoppedThere(end.stopped));
   if (scaled_up) return RestartScaledUp(end);
   scales_up_.reset();
@@ -207,9 +209,10 @@ void CampaignCore::On(const AttemptEnded& end) {
 void CampaignCore::On(const StopAsked& asked) {
   if (!IsStop(asked.signal)) return;
   stop_signal_ = asked.signal;
+  stop_from_ = asked.from;
   scale_up_.End();
   // While an attempt lives, it is what stops, and says when it has.
-  if (state_ == State::kPause) End(StoppedBy(stop_signal_));
+  if (state_ == State::kPause) End(StoppedBy(stop_signal_, stop_from_));
 }
 
 void CampaignCore::On(const CampaignTick&) {

@@ -59,7 +59,8 @@ struct AttemptEnded {
   std::string stopped;                // JobCore::stopped()
   // The workers of lost nodes have ended by then, by their own lease. The past: none are lost.
   TimePoint dead_at;
-  bool done = false;  // each rank has ended with 0 before it was told to
+  Duration ran = Duration::zero();  // the rank that did so longest
+  bool done = false;                // each rank has ended with 0 before it was told to
 };
 // One of those that are looked for.
 struct HostLooked {
@@ -73,6 +74,7 @@ struct CheckpointLooked {
 };
 struct StopAsked {
   int signal = 0;
+  std::string from = {};  // as for EndedBy
 };
 struct CampaignTick {};
 
@@ -128,6 +130,7 @@ struct CampaignPast {
   std::vector<uint32_t> left_out;    // hosts
   Duration age = Duration::zero();   // of the job
   int stop_signal = 0;               // it was told to end
+  std::string stop_from = {};        // by whom
   std::string scale_up;              // EndAttempt::why, of the present one; empty: none was
   std::vector<uint32_t> back;        // EndAttempt::hosts
 };
@@ -213,6 +216,7 @@ class CampaignCore {
   TimePoint join_by_ = kNever;     // of the present restart, until it runs
   Duration backoff_;
   int stop_signal_ = 0;
+  std::string stop_from_;
   std::vector<Host> hosts_;
   ScaleUp scale_up_;
   std::optional<EndAttempt> scales_up_;  // the present attempt is being ended for that

@@ -6,6 +6,9 @@
 #include <csignal>
 #include <utility>
 
+#include "common/base/text.h"
+#include "launcher/job/outcome.h"
+
 namespace dtrain::job {
 
 v1::RestartDecided RestartOf(const CampaignCore& campaign, const AttemptRecord& ended) {
@@ -63,7 +66,10 @@ CampaignPast PastOf(const v1::JournalState& state, const hosts::HostList& hosts,
     indices(last.left_out(), past.left_out);
   }
   past.age = since(state.accepted().by().unix_nanos());
-  if (state.has_stop()) past.stop_signal = SIGTERM;
+  if (state.has_stop()) {
+    past.stop_signal = SIGTERM;
+    past.stop_from = StopFrom(state.stop());
+  }
   if (past.runs && state.has_scale_up()) {
     past.scale_up = state.scale_up().why();
     indices(state.scale_up().hosts(), past.back);
@@ -91,6 +97,10 @@ v1::JournalState StateOf(const CampaignCore& campaign, TimePoint now, int64_t un
     if (last >= 0) state.mutable_restarts(last)->add_left_out(std::move(host));
   }
   return state;
+}
+
+std::string StopFrom(const v1::StopAsked& stop) {
+  return stop.by() == SignalName(SIGTERM) ? "" : Escape(stop.by());
 }
 
 }  // namespace dtrain::job

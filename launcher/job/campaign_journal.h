@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "common/base/clock.h"
 #include "dtrain/v1/journal.pb.h"
@@ -22,5 +23,8 @@ CampaignPast PastOf(const v1::JournalState& state, const hosts::HostList& hosts,
 // The other way round, while an attempt runs: what a journal would say by now, without that
 // attempt's own hosts and plan.
 v1::JournalState StateOf(const CampaignCore& campaign, TimePoint now, int64_t unix_now);
+
+// Who has asked for the end, as for EndedBy.
+std::string StopFrom(const v1::StopAsked& stop);
 
 }  // namespace dtrain::job

@@ -33,24 +33,25 @@ Cancels::Cancels(const Cluster& cluster, Out& out, const RankWatch& rank_watch, 
       limit_at_(After(cluster.now(), cluster.options().time_limit)) {}
 
 void Cancels::OnSignal(const Event& event) {
-  const int signal = std::get<UserSignal>(event).signal;
+  const auto& [signal, from] = std::get<UserSignal>(event);
   if (IsCancel(signal)) {
     ++count_;
     // Often because it does not go on.
     const std::string halted = cluster_.state() == State::kRunning ? rank_watch_.HaltedRanks() : "";
     stop_.Cancel(SignalVerdict(
-        signal, absl::StrCat("ended by ", SignalName(signal), halted.empty() ? "" : "; ", halted)));
+        signal, absl::StrCat(EndedBy(signal, from), halted.empty() ? "" : "; ", halted)));
   } else if (signal == SIGPIPE) {
     stop_.OutputGone(SignalVerdict(SIGPIPE, "dtrain's output was closed (SIGPIPE)"));
   } else if (signal == SIGUSR1 || signal == SIGUSR2) {
-    PassOn(signal);
+    PassOn(signal, from);
   }
 }
 
-void Cancels::PassOn(int signal) {
+void Cancels::PassOn(int signal, const std::string& from) {
   if (cluster_.state() != State::kRunning) {
     return out_.Warn(absl::StrCat(SignalName(signal), " is ignored: no worker is running yet"));
   }
+  stop_.OnPassedOn(signal, from);
   v1::JobRequest request;
   request.mutable_signal()->set_signal(signal);
   out_.ToShepherds(cluster_.PlannedWithWork(), std::move(request));

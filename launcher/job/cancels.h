@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <string>
+
 #include "launcher/job/cluster.h"
 #include "launcher/job/out.h"
 #include "launcher/job/rank_watch.h"
@@ -23,7 +25,7 @@ class Cancels {
   void OnDeadline();
 
  private:
-  void PassOn(int signal);
+  void PassOn(int signal, const std::string& from);
 
   const Cluster& cluster_;
   Out& out_;

@@ -123,9 +123,11 @@ struct SignSeen {
   Rank rank;
   SignReader::Seen seen;
 };
+// SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGUSR1, SIGUSR2.
 struct UserSignal {
   int signal;
-};  // SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGUSR1, SIGUSR2
+  std::string from{};  // as for EndedBy
+};
 // Nobody needs its workers any more. Their output is awaited.
 struct EndAsked {
   std::string why;
@@ -236,7 +238,13 @@ struct Verdict {
   Rank rank;            // kWorker: who failed first
   // kWorker: whose exit came first, if that is another one.
   std::optional<Rank> exited_first = std::nullopt;
-  int signal = 0;                  // kSignal
+  int signal = 0;  // kSignal
+  // kWorker: a signal killed it that we had passed on (0: none has), and from whom, if known.
+  struct PassedOn {
+    int signal = 0;
+    std::string from = {};
+  };
+  PassedOn passed_on = {};
   std::vector<NodeId> nodes = {};  // kNode: whose fault it is; kWorker: that rank's
 };
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <csignal>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/exit_code.h"
@@ -79,6 +80,11 @@ std::string SignalName(int signal) {
     default:
       return absl::StrCat("signal ", signal);
   }
+}
+
+std::string EndedBy(int signal, absl::string_view from) {
+  if (absl::StartsWith(from, kStopCommand)) return absl::StrCat("stopped by ", from);
+  return absl::StrCat("ended by ", SignalName(signal), from.empty() ? "" : ", sent by ", from);
 }
 
 std::string FormatSeconds(std::chrono::nanoseconds duration) {

@@ -24,6 +24,13 @@ int FailureExitCode(const v1::NodeFailure& failure);
 // "SIGTERM", or "signal 40".
 std::string SignalName(int signal);
 
+// Why a job was ended by a signal: "ended by SIGTERM", "ended by SIGTERM, sent by bash (pid 17,
+// root)", "stopped by dtrain stop (root, node0)". `from` is who it came from, empty if nobody
+// knows.
+std::string EndedBy(int signal, absl::string_view from);
+// How `from` begins if it was that command.
+inline constexpr absl::string_view kStopCommand = "dtrain stop (";
+
 // "15 s", "0.5 s"
 std::string FormatSeconds(std::chrono::nanoseconds duration);
 

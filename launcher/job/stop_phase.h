@@ -65,6 +65,8 @@ class StopPhase {
   void OutputGone(Verdict why);
   void KillNow();
 
+  // Workers are sent a signal that somebody has sent to us.
+  void OnPassedOn(int signal, const std::string& from) { verdicts_.OnPassedOn(signal, from); }
   void OnCleanupFailed(NodeId node, std::string why);
   void OnRefused(NodeId node);      // nothing was started there, and nothing more will be said
   void OnNothingLeft(NodeId node);  // its agent knows of no such job, and that is no loss

@@ -175,6 +175,11 @@ void Verdicts::Conclude(bool succeeded) {
       verdict_.exit_code = BlamedExitCode(blamed);
     }
     verdict_.nodes = {blamed.node};
+    for (const auto& [signal, from] : passed_on_) {
+      const bool of_it = blamed.exit.signal() == signal ||
+                         blamed.exit.exit_code() == kExitSignalBase + signal;  // a shell's word
+      if (of_it && EndedByItself(blamed)) verdict_.passed_on = {signal, from};
+    }
     if (HasLostPeer(blamed, stopped_unix_nanos_)) {
       verdict_.message = LeftEarly(ranks_.all(), blamed.rank);
     }

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdint>
 #include <limits>
+#include <map>
 #include <string>
 #include <utility>
 
@@ -61,6 +62,8 @@ class Verdicts {
 
   Taken Offer(Cause cause);
   void AddLeftBehind(NodeId node, std::string text);  // workers that may still be running
+  // Workers are sent a signal that somebody has sent to us.
+  void OnPassedOn(int signal, const std::string& from) { passed_on_[signal] = from; }
   // Completes the verdict. After that nothing is offered.
   void Conclude(bool succeeded);
 
@@ -89,6 +92,7 @@ class Verdicts {
   TimePoint open_until_ = kNever;   // kFailure, kFault: when it has settled
   FaultList faults_;                // while kFault stands
   FaultList left_behind_;
+  std::map<int, std::string> passed_on_;  // from whom, by signal
 };
 
 }  // namespace dtrain::job

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
@@ -19,9 +20,8 @@ namespace {
 constexpr size_t kShown = 10;
 
 std::string AttemptLine(const job::AttemptRecord& record) {
-  const std::string ran = record.ran > Duration::zero()
-                              ? absl::StrCat(", after ", Seconds(record.ran))
-                              : ", not started";
+  const std::string ran =
+      record.ran > Duration::zero() ? absl::StrCat(", ran ", Seconds(record.ran)) : ", not started";
   return absl::StrCat("  attempt ", record.attempt, ran, ": ",
                       record.cause.empty() ? "succeeded" : record.cause, "\n");
 }
@@ -33,8 +33,13 @@ std::string VerdictLine(const JobFacts& facts) {
         std::find_if(facts.ranks.begin(), facts.ranks.end(),
                      [&](const job::RankEnd& end) { return end.rank == verdict.rank; });
     if (first == facts.ranks.end()) return absl::StrCat("rank ", verdict.rank.value(), " failed");
-    return absl::StrCat("rank ", verdict.rank.value(), " on ", Escape(HostOf(facts, first->node)),
-                        " ", DescribeEnd(first->exit));
+    const std::string line =
+        absl::StrCat("rank ", verdict.rank.value(), " on ", Escape(HostOf(facts, first->node)), " ",
+                     DescribeBlamed(facts, *first));
+    // Whose end explains that; not what may be left.
+    const absl::string_view why = verdict.message;
+    return absl::StrContains(why, '?') ? absl::StrCat(line, "; ", why.substr(0, why.find('\n')))
+                                       : line;
   }
   const std::vector<absl::string_view> lines = absl::StrSplit(verdict.message, '\n');
   std::string line(absl::StripAsciiWhitespace(lines[0]));

@@ -14,7 +14,7 @@ namespace dtrain::report {
 // 1", or the first line of what its verdict says. Valid after Finish.
 std::string CauseLine(const JobFacts& facts);
 
-// "attempt 0, after 3.2 s: rank 3 on node2 exited with code 1", a line for each that has ended and
+// "attempt 0, ran 3.2 s: rank 3 on node2 exited with code 1", a line for each that has ended and
 // a newline behind each; of very many the first and the last.
 std::string AttemptLines(const std::vector<job::AttemptRecord>& ended);
 

@@ -62,16 +62,22 @@ std::string DescribeSign(const job::RankEnd& first, const job::RankEnd& exited) 
       ", and had not ended itself");
 }
 
+// ", which dtrain passed on from bash (pid 17, root)", behind DescribeEnd.
+std::string OfSignal(const job::Verdict& verdict, const v1::WorkerExit& exit) {
+  const auto& [signal, from] = verdict.passed_on;
+  if (signal == 0) return "";
+  const std::string text =
+      absl::StrCat(", which dtrain passed on", from.empty() ? "" : absl::StrCat(" from ", from),
+                   "; a program that has no handler for it yet ends");
+  return exit.signal() != 0 ? text : absl::StrCat(" (", SignalText(signal), text, ")");
+}
+
 std::string WhoFailedFirst(const JobFacts& facts, const job::RankEnd& first) {
   std::string text =
       absl::StrCat("dtrain: rank ", first.rank.value(), " on ", Escape(HostOf(facts, first.node)));
   if (first.exit.pid() != 0) absl::StrAppend(&text, " (pid ", first.exit.pid(), ")");
-  const job::RankEnd* const exited =
-      facts.verdict.exited_first ? FindRank(facts, *facts.verdict.exited_first) : nullptr;
-  if (exited != nullptr && !job::EndedByItself(first)) {
-    return absl::StrCat(text, " ", DescribeSign(first, *exited));
-  }
-  absl::StrAppend(&text, " ", DescribeEnd(first.exit));
+  absl::StrAppend(&text, " ", DescribeBlamed(facts, first));
+  if (!job::EndedByItself(first) || facts.verdict.passed_on.signal != 0) return text;
   if (first.exit.monotonic_nanos() > 0) {
     auto lived = std::chrono::nanoseconds(first.exit.monotonic_nanos());
     absl::StrAppend(&text, " after ", Seconds(std::chrono::duration_cast<Duration>(lived)));
@@ -177,6 +183,13 @@ std::string DescribeEnd(const v1::WorkerExit& exit) {
     return absl::StrCat("was killed by ", SignalText(exit.signal()), core);
   }
   return absl::StrCat("exited with code ", exit.exit_code());
+}
+
+std::string DescribeBlamed(const JobFacts& facts, const job::RankEnd& blamed) {
+  const job::RankEnd* const exited =
+      facts.verdict.exited_first ? FindRank(facts, *facts.verdict.exited_first) : nullptr;
+  if (exited != nullptr && !job::EndedByItself(blamed)) return DescribeSign(blamed, *exited);
+  return absl::StrCat(DescribeEnd(blamed.exit), OfSignal(facts.verdict, blamed.exit));
 }
 
 std::string FormatTail(absl::string_view tail) {

@@ -18,6 +18,10 @@ std::string FailureReport(const JobFacts& facts);
 // memory", "called abort with code 3".
 std::string DescribeEnd(const v1::WorkerExit& exit);
 
+// The same of the rank that is blamed, which may have been ended by us, and with who sent the
+// signal that we have passed on to it.
+std::string DescribeBlamed(const JobFacts& facts, const job::RankEnd& blamed);
+
 // The end of a worker's stderr as lines that a terminal shows as they are: control bytes escaped,
 // of a line that was overwritten by carriage returns only the last state.
 std::string FormatTail(absl::string_view tail);

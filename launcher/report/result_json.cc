@@ -4,8 +4,11 @@
 #include <cstdint>
 #include <nlohmann/json.hpp>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "common/base/safe_json.h"
 #include "launcher/job/outcome.h"
+#include "launcher/report/attempts.h"
 #include "launcher/report/code_json.h"
 #include "launcher/report/failure_report.h"
 #include "launcher/report/worker_error.h"
@@ -17,10 +20,30 @@ using Json = nlohmann::ordered_json;
 
 double ToSeconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
 
+// Never empty.
+std::string MessageOf(const JobFacts& facts) {
+  const job::Verdict& verdict = facts.verdict;
+  std::string text = verdict.message;
+  if (verdict.kind == job::Verdict::Kind::kWorker) {
+    text = CauseLine(facts);
+    if (!verdict.message.empty() && !absl::StrContains(text, verdict.message)) {
+      absl::StrAppend(&text, "\n", verdict.message);
+    }
+  }
+  if (!text.empty()) return text;
+  if (verdict.kind != job::Verdict::Kind::kSuccess) {
+    return absl::StrCat("the job ended with exit code ", verdict.exit_code);
+  }
+  return facts.ranks.empty() ? "nothing was to be run"
+         : facts.ranks.size() == 1
+             ? "the rank ended with 0"
+             : absl::StrCat("all ", facts.ranks.size(), " ranks ended with 0");
+}
+
 Json VerdictJson(const JobFacts& facts) {
   Json json;
   json["kind"] = VerdictName(facts.verdict.kind);
-  json["message"] = facts.verdict.message;
+  json["message"] = MessageOf(facts);
   if (facts.verdict.kind == job::Verdict::Kind::kWorker) {
     json["first_failed_rank"] = facts.verdict.rank.value();
   }

@@ -146,6 +146,10 @@ Json RankView(const report::JobFacts& facts, Rank number, const Pids& pids, cons
   } else if (rank.ended) {
     json["exit_code"] = rank.exit.exit_code();
   }
+  if (!rank.ended && rank.seen.sign != job::Sign::kNone) {
+    json["sign"] = {{"what", rank.seen.sign == job::Sign::kCrash ? "crash" : "traceback"},
+                    {"unix_s", static_cast<double>(rank.seen.unix_nanos) / 1e9}};
+  }
   if (rank.progress.operations() > 0 || rank.progress.inside()) {
     json["collectives"] = view::CollectiveView(rank.progress);
   }
@@ -171,14 +175,18 @@ Json RanksView(const report::JobFacts& facts, const Pids& pids, const LogTails& 
 }
 
 Json NodesView(const report::JobFacts& facts) {
+  std::vector<bool> has_ranks(facts.nodes.size(), false);
+  for (const job::RankEnd& rank : facts.ranks) has_ranks[rank.node.value()] = true;
   Json list = Json::array();
-  for (const job::NodeView& node : facts.nodes) {
+  for (size_t i = 0; i < facts.nodes.size(); ++i) {
+    const job::NodeView& node = facts.nodes[i];
     Json json = {{"host", node.host},
-                 {"state", node.gone      ? "gone"
-                           : node.suspect ? "suspect"
-                           : node.spare   ? "spare"
-                           : node.joined  ? "joined"
-                                          : "connecting"}};
+                 {"state", node.let_go && !has_ranks[i] ? "not used"
+                           : node.gone                  ? "gone"
+                           : node.suspect               ? "suspect"
+                           : node.spare                 ? "spare"
+                           : node.joined                ? "joined"
+                                                        : "connecting"}};
     if (!node.joined && !node.waiting_for.empty()) json["waiting_for"] = node.waiting_for;
     if (node.joined) {
       const v1::Inventory& inventory = node.inventory;

@@ -91,7 +91,7 @@ std::string AttemptsOf(const Json& story) {
     absl::StrAppend(&out, "  attempt ", Text(At(one, "attempt")));
     if (At(one, "ran_s").is_number()) {
       const double ran = Number(At(one, "ran_s"));
-      absl::StrAppend(&out, ", after ", ran < 60 ? report::Seconds(InSeconds(ran)) : Age(ran));
+      absl::StrAppend(&out, ", ran ", ran < 60 ? report::Seconds(InSeconds(ran)) : Age(ran));
     }
     absl::StrAppend(&out, ": ", cause.empty() ? "succeeded" : cause, "\n");
   }

@@ -9,6 +9,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "common/base/text.h"
 #include "launcher/status/cells.h"
 #include "launcher/story/find.h"
@@ -70,7 +72,10 @@ std::string SupervisorCell(const Json& job) {
 std::string RankState(const Json& rank) {
   if (At(rank, "signal").is_number()) return absl::StrCat("killed by ", Text(At(rank, "signal")));
   if (At(rank, "exit_code").is_number()) return absl::StrCat("exit ", Text(At(rank, "exit_code")));
-  return Text(At(rank, "state"));
+  const Json& sign = At(rank, "sign");
+  if (!sign.is_object()) return Text(At(rank, "state"));
+  const double ago = absl::ToUnixMicros(absl::Now()) / 1e6 - Number(At(sign, "unix_s"));
+  return absl::StrCat(Text(At(sign, "what")), " ", Age(std::max(ago, 0.0)), " ago, not exited");
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import time
@@ -118,6 +119,20 @@ def test_k5_user_signals_reach_every_rank(cluster, name):
     launch.signal(getattr(signal, f"SIG{name}"))
     result = launch.wait(20)
     assert result.code == 0 and result.out.count(f"got {name}") == 8, result
+
+
+# K5: a program that has no handler for it yet dies of it.
+@pytest.mark.parametrize("program", ["exec sleep 600", "sleep 600; exit $?"])
+def test_k5_who_sent_a_signal_that_kills_a_rank_is_told(cluster, program):
+    launch = up(cluster, ["--grace", "1s", "-H", "node0:1", "--", "sh", "-c", f"echo up; {program}"], count=1)
+    jobs = wait_until(lambda: json.loads(cluster.head.run([hosts.bin_dir() / "dtrain", "ps", "--json"]).stdout)["jobs"],
+                      20, "the job")
+    sender = cluster.head.popen(["sh", "-c", f"kill -USR1 {jobs[0]['launcher_pid']}; read -r x"],
+                                stdin=subprocess.PIPE)
+    result = launch.wait(20)
+    sender.communicate(b"\n")
+    assert result.code == 138, result
+    assert re.search(r"\(SIGUSR1\), which dtrain passed on from sh \(pid \d+, root\); ", result.err), result
 
 
 # K5: also with resident agents, each time it comes, and not to others' jobs.

@@ -50,7 +50,7 @@ def test_ctrl_c_tells_of_a_stopped_program_of_a_script(cluster):
     job.signal(signal.SIGINT)
     result = job.wait(60)
     assert result.code == 130, result
-    assert re.search(r"dtrain: ended by SIGINT; rank 3 on node3 \(pid \d+\): stopped "
+    assert re.search(r"dtrain: ended by SIGINT(, sent by [^;]*)?; rank 3 on node3 \(pid \d+\): stopped "
                      r"\(T\) since \d\d:\d\d:\d\d$", result.err, re.M), result
 
 

@@ -103,7 +103,7 @@ def test_a_host_that_is_back_joins_after_a_checkpoint(cluster, checkpoint):
     job.signal(signal.SIGINT)
     result = job.wait(20)
     assert result.code == 130, result
-    assert re.search(r"  attempt 1, after [\d.]+ s: restarting with 4 nodes: node3 is back\n", result.err), result
+    assert re.search(r"  attempt 1, ran [\d.]+ s: restarting with 4 nodes: node3 is back\n", result.err), result
     written = json.loads((results / "r.json").read_text())
     assert [each["restart_counts"] for each in written["attempts"]] == [False, False, False], written["attempts"]
 

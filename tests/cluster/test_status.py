@@ -97,6 +97,31 @@ def test_stop_ends_the_job_and_waits_for_it(cluster, flags):
     assert dtrain(cluster, "ps").stdout == "no jobs\n"
 
 
+def test_who_has_stopped_it_is_told(cluster):
+    launch = cluster.start_launch(["--grace", "1s", "-np", "1", "--", *LIVE])
+    launch.wait_for("up")
+    wait_until(lambda: json.loads(dtrain(cluster, "ps", "--json").stdout)["jobs"], 20, "the job")
+    assert dtrain(cluster, "stop", timeout=30).returncode == 0
+    result = launch.wait(5)
+    assert "\ndtrain: stopped by dtrain stop (root, head)\n" in "\n" + result.err, result
+
+
+# Rank 1 hangs in what runs at its exit; the second and third host have no rank.
+def test_status_tells_of_a_rank_that_hangs_after_its_traceback(cluster):
+    hangs = ("import atexit, os, sys, time\nprint('up', flush=True)\natexit.register(lambda: time.sleep(600))\n"
+             "if os.environ['RANK'] == '0': time.sleep(600)\nraise ValueError('it')")
+    launch = cluster.start_launch(["-np", "2", "--grace", "1s", *cluster.hosts_flag(1), "--", "/usr/bin/python3",
+                                   "-c", hangs])
+    launch.wait_for("ValueError: it", stream="err")
+    page = wait_until(lambda: (said := dtrain(cluster, "status").stdout) and "not exited" in said and said, 20,
+                      "the rank's traceback in its status")
+    assert re.search(r"^0 +node0 +\d+ +running", page, re.M), page
+    assert re.search(r"^1 +node1 +\d+ +traceback \d+ s ago, not exited", page, re.M), page
+    assert re.search(r"^node1 +joined ", page, re.M) and re.search(r"^node2 +not used ", page, re.M), page
+    launch.signal(signal.SIGTERM)
+    launch.wait(20)
+
+
 def test_mistakes_are_told(cluster, job):
     for args, text in ((["status", "nosuch"], "have no job nosuch on this machine"),
                        (["logs", "--rank", "4"], "the job has no such rank"),

@@ -209,8 +209,8 @@ def look_back(shell, job):
     assert re.search(rf"^{job.id}  night  [-\d]+ [:\d]+  \d+ s +0 +launch -d --name night ", told(shell, "history"), re.M)
     shown = told(shell, "show night")
     assert f"{job.id} (night): ended, exit code 0\n" in shown, shown
-    assert re.search(r"^  attempt 0, after [\d.]+ s: node0: the connection to its agent is lost: .*\n"
-                     r"  attempt 1, after [\d.]+ s: succeeded$", shown, re.M), shown
+    assert re.search(r"^  attempt 0, ran [\d.]+ s: node0: the connection to its agent is lost: .*\n"
+                     r"  attempt 1, ran [\d.]+ s: succeeded$", shown, re.M), shown
     assert told(shell, "logs --tail 1 night") == "rank 0 has trained\n"
     assert told(shell, "attach --tail 1 night") == "dtrain: attempt 1\n" + "".join(
         f"[{rank}] rank {rank} has trained\n" for rank in range(3))

@@ -80,7 +80,7 @@ TEST_F(CommandsTest, ShowHasTheReportOfAnEndedJob) {
   EXPECT_THAT(ran.out,
               HasSubstr("dtrain: rank 1 on node2 (pid 11) exited with code 7 after 4.50 s; "
                         "the end of its stderr:\n  | it went wrong\n"));
-  EXPECT_THAT(ran.out, HasSubstr("dtrain: 2 attempts:\n  attempt 0, after 2.50 s: rank 0 on node1 "
+  EXPECT_THAT(ran.out, HasSubstr("dtrain: 2 attempts:\n  attempt 0, ran 2.50 s: rank 0 on node1 "
                                  "exited with code 3\n"));
   EXPECT_THAT(ran.out, HasSubstr("\ndtrain: exit code 7\n"));
   const Json json = Json::parse(Run({"show", "--json", "dtrain-abc"}).out);

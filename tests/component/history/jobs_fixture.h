@@ -250,9 +250,9 @@ class JobsTest : public testing::Test {
   static constexpr char kReport[] =
       "\n  \"report\": \"dtrain: rank 1 on node2 (pid 11) exited with code 7 after 4.50 s; the end "
       "of "
-      "its stderr:\\n  | it went wrong\\ndtrain: 2 attempts:\\n  attempt 0, after 2.50 s: rank 0 "
+      "its stderr:\\n  | it went wrong\\ndtrain: 2 attempts:\\n  attempt 0, ran 2.50 s: rank 0 "
       "on "
-      "node1 exited with code 3\\n  attempt 1, after 4.50 s: rank 1 on node2 exited with code "
+      "node1 exited with code 3\\n  attempt 1, ran 4.50 s: rank 1 on node2 exited with code "
       "7\\ndtrain: exit code 7\",";
   static std::string Summary(int exit_code) {
     return absl::StrCat(R"({"schema": 1, "exit_code": )", exit_code, R"(, "world_size": 2,

@@ -226,5 +226,45 @@ TEST(LeftEarlyTest, WhoHadLeft) {
   }
 }
 
+TEST_F(BlamedTest, ASignalThatWasPassedOnIsNamed) {
+  for (const bool by_shell : {false, true}) {
+    finished_ = false;
+    Make(2);
+    RunUntil(State::kRunning);
+    Feed(UserSignal{SIGUSR1, "bash (pid 17, root)"});
+    by_shell ? Exit(0, 128 + SIGUSR1) : Exit(0, 0, SIGUSR1);
+    for (uint32_t rank : {1, 2, 3}) Exit(rank, 0, SIGTERM, true);
+    EndAll();
+    EXPECT_EQ(verdict().rank, Rank(0));
+    EXPECT_EQ(verdict().passed_on.signal, SIGUSR1);
+    EXPECT_EQ(verdict().passed_on.from, "bash (pid 17, root)");
+  }
+  finished_ = false;
+  Make(2);
+  RunUntil(State::kRunning);
+  Feed(UserSignal{SIGUSR1});
+  Exit(0, 1);
+  for (uint32_t rank : {1, 2, 3}) Exit(rank, 0, SIGTERM, true);
+  EndAll();
+  EXPECT_EQ(verdict().passed_on.signal, 0);
+}
+
+TEST_F(BlamedTest, WhoHasStoppedItIsNamed) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"", "ended by SIGTERM"},
+      {"timeout (pid 5, user alice)", "ended by SIGTERM, sent by timeout (pid 5, user alice)"},
+      {"dtrain stop (alice, node0)", "stopped by dtrain stop (alice, node0)"}};
+  for (const auto& [from, said] : cases) {
+    finished_ = false;
+    Make(2);
+    RunUntil(State::kRunning);
+    Feed(UserSignal{SIGTERM, from});
+    for (uint32_t rank : {0, 1, 2, 3}) Exit(rank, 0, SIGTERM, true);
+    EndAll();
+    EXPECT_EQ(verdict().message, said);
+    EXPECT_EQ(verdict().exit_code, 143);
+  }
+}
+
 }  // namespace
 }  // namespace dtrain::job

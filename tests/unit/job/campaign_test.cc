@@ -764,5 +764,16 @@ TEST_F(CampaignTest, RandomRunsSurviveTheirLaunchers) {
   }
 }
 
+// One rank may end before others have started; that it has run is said all the same.
+TEST_F(CampaignTest, AnAttemptWhoseRanksHaveRunWasStarted) {
+  Make(2, 3);
+  AttemptEnded end;
+  end.verdict.kind = End::kWorker;
+  end.verdict.exit_code = 7;
+  end.ran = milliseconds(100);
+  Feed(end);
+  EXPECT_EQ(core_->ended().back().ran, milliseconds(100));
+}
+
 }  // namespace
 }  // namespace dtrain::job

@@ -90,8 +90,8 @@ TEST_F(AttemptsTest, WhenNoRestartsAreLeftTheReportHasThemAll) {
   ASSERT_EQ(verdict_.exit_code, kExitRestarts);
   EXPECT_THAT(FailureReport(Facts()),
               testing::HasSubstr("dtrain: no restarts left (--max-restarts 1):\n"
-                                 "  attempt 0, after 12.0 s: rank 2 on node2 exited with code 7\n"
-                                 "  attempt 1, after 0.25 s: rank 2 on node2 exited with code 7\n"
+                                 "  attempt 0, ran 12.0 s: rank 2 on node2 exited with code 7\n"
+                                 "  attempt 1, ran 0.25 s: rank 2 on node2 exited with code 7\n"
                                  "dtrain: exit code 208"));
   const auto json = nlohmann::json::parse(ResultJson(Facts(), "dtrain-1", now_));
   ASSERT_EQ(json["attempts"].size(), 2U);
@@ -107,7 +107,7 @@ TEST_F(AttemptsTest, OfManyTheFirstAndTheLastAreShown) {
   EXPECT_EQ(std::count(lines.begin(), lines.end(), '\n'), 21);
   EXPECT_THAT(lines, testing::HasSubstr("  attempt 9, "));
   EXPECT_THAT(lines, testing::HasSubstr("\n  ... 11 more\n  attempt 21, "));
-  EXPECT_THAT(lines, testing::EndsWith("  attempt 30, after 2.00 s: succeeded\n"));
+  EXPECT_THAT(lines, testing::EndsWith("  attempt 30, ran 2.00 s: succeeded\n"));
 }
 
 TEST_F(AttemptsTest, TheLiveLineNamesALaterAttempt) {

@@ -198,5 +198,31 @@ TEST_F(FailureReportTest, TheTailIsTheLastTwentyLines) {
   EXPECT_EQ(std::count(tail.begin(), tail.end(), '\n'), 19);
 }
 
+// The program did not handle it yet; a script says it with its exit code.
+TEST_F(FailureReportTest, NamesWhoSentASignalThatWasPassedOn) {
+  WorkerFailed(3, 138);
+  End(3).set_signal(10);
+  verdict_.passed_on = {10, "bash (pid 17, root)"};
+  EXPECT_THAT(
+      FailureReport(Facts()),
+      HasSubstr("dtrain: rank 3 on node2 (pid 4703) was killed by signal 10 (SIGUSR1), which "
+                "dtrain passed on from bash (pid 17, root); a program that has no handler "
+                "for it yet ends\n"));
+  End(3).set_signal(0);
+  End(3).set_exit_code(138);
+  verdict_.passed_on.from.clear();
+  EXPECT_THAT(FailureReport(Facts()),
+              HasSubstr("exited with code 138 (signal 10 (SIGUSR1), which dtrain passed on; a "
+                        "program that has no handler for it yet ends)\n"));
+}
+
+TEST_F(FailureReportTest, SaysThatARankHadLeftEarly) {
+  WorkerFailed(3, 1);
+  End(3).set_exit_code(1);
+  verdict_.message = "rank 1 had finished";
+  EXPECT_THAT(FailureReport(Facts()),
+              HasSubstr(" exited with code 1\ndtrain: rank 1 had finished\n"));
+}
+
 }  // namespace
 }  // namespace dtrain::report

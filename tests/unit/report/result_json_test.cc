@@ -94,5 +94,24 @@ TEST_F(ResultJsonTest, AJobThatNeverGotRanksHasNone) {
   EXPECT_TRUE(json["ranks"].empty());
 }
 
+TEST_F(ResultJsonTest, TheMessageIsNeverEmpty) {
+  const auto message = [this] { return Parse()["verdict"]["message"].get<std::string>(); };
+  verdict_ = {};
+  verdict_.kind = job::Verdict::Kind::kSuccess;
+  EXPECT_EQ(message(), "all 4 ranks ended with 0");
+  verdict_.kind = job::Verdict::Kind::kWorker;
+  verdict_.rank = Rank(3);
+  End(3).set_exit_code(7);
+  EXPECT_EQ(message(), "rank 3 on node2 exited with code 7");
+  verdict_.message = "rank 1 had finished (exit 0) while 3 ranks waited for it: less data?";
+  EXPECT_EQ(message(), "rank 3 on node2 exited with code 7; " + verdict_.message);
+  verdict_.message = "some workers may still be running:\n  node2";
+  EXPECT_EQ(message(), "rank 3 on node2 exited with code 7\n" + verdict_.message);
+  verdict_ = {};
+  verdict_.kind = job::Verdict::Kind::kLauncher;
+  verdict_.exit_code = 200;
+  EXPECT_EQ(message(), "the job ended with exit code 200");
+}
+
 }  // namespace
 }  // namespace dtrain::report

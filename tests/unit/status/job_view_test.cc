@@ -200,5 +200,29 @@ TEST_F(JobViewTest, MetricsAreOpenMetrics) {
       AllOf(HasSubstr("# TYPE dtrain_rank_collectives_total counter\n"), Not(HasSubstr("EOF"))));
 }
 
+TEST_F(JobViewTest, AHostWithoutRanksIsNotUsedAndNotGone) {
+  for (job::NodeView& node : nodes_) node.gone = node.let_go = true;
+  ranks_.resize(2);  // of the first host
+  nodes_.push_back({});
+  nodes_.back().gone = true;
+  const auto json = NodesView(Facts());
+  EXPECT_EQ(json[0]["state"], "gone");
+  EXPECT_EQ(json[1]["state"], "not used");
+  EXPECT_EQ(json[2]["state"], "gone");
+}
+
+TEST_F(JobViewTest, AFailureThatIsNoEndIsThere) {
+  ranks_[2].seen.sign = job::Sign::kException;
+  ranks_[2].seen.unix_nanos = 1'700'000'000'500'000'000;
+  ranks_[3].seen.sign = job::Sign::kCrash;
+  ranks_[3].seen.unix_nanos = 1'700'000'000'500'000'000;
+  End(3).set_signal(6);
+  const auto json = RanksView(Facts(), {{2, 701}, {3, 702}}, LogTails());
+  EXPECT_EQ(json[2]["sign"]["what"], "traceback");
+  EXPECT_DOUBLE_EQ(json[2]["sign"]["unix_s"], 1'700'000'000.5);
+  EXPECT_FALSE(json[1].contains("sign"));
+  EXPECT_FALSE(json[3].contains("sign"));
+}
+
 }  // namespace
 }  // namespace dtrain::status

@@ -6,6 +6,9 @@
 
 #include <nlohmann/json.hpp>
 
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+
 namespace dtrain::status {
 namespace {
 
@@ -61,8 +64,8 @@ TEST(TablesTest, AttemptsAreShownWithWhatTheyTook) {
   EXPECT_THAT(StoryPage(Json::parse(R"({"attempts": [{"attempt": 0, "ran_s": 0.074, "cause": "a"},
                                                      {"attempt": 1, "ran_s": 3700, "cause": "b"},
                                                      {"attempt": 2, "ran_s": -1, "cause": ""}]})")),
-              HasSubstr("  attempt 0, after 0.07 s: a\n  attempt 1, after 1 h 1 min: b\n"
-                        "  attempt 2, after 0.00 s: succeeded\n"));
+              HasSubstr("  attempt 0, ran 0.07 s: a\n  attempt 1, ran 1 h 1 min: b\n"
+                        "  attempt 2, ran 0.00 s: succeeded\n"));
 }
 
 TEST(TablesTest, ShowsAJobWithItsNodesAndRanks) {
@@ -105,6 +108,24 @@ TEST(TablesTest, OddAnswersAreShownAsDashes) {
   }
   const Json escape = Json::parse(R"([{"id": "\u001b[31mred", "command": ["a\nb"]}])");
   EXPECT_THAT(JobsTable(escape), AllOf(HasSubstr("\\x1b[31mred"), HasSubstr("a\\nb")));
+}
+
+// A rank may hang after its traceback.
+TEST(TablesTest, ARankThatHasFailedAndNotEndedSaysSo) {
+  Json all = {
+      {"job", Json::parse(kJob)},
+      {"nodes", Json::array()},
+      {"ranks",
+       {{{"rank", 0}, {"host", "node1"}, {"pid", 4}, {"state", "running"}},
+        {{"rank", 1},
+         {"host", "node2"},
+         {"pid", 5},
+         {"state", "running"},
+         {"sign", {{"what", "traceback"}, {"unix_s", absl::ToUnixSeconds(absl::Now()) - 4}}}}}}};
+  EXPECT_THAT(JobPage(all),
+              testing::ContainsRegex("1 +node2 +5 +traceback [4-6] s ago, not exited"));
+  all["ranks"][1]["sign"] = 7;
+  EXPECT_THAT(JobPage(all), testing::ContainsRegex("1 +node2 +5 +running"));
 }
 
 }  // namespace
