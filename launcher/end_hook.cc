@@ -8,23 +8,34 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/exit_code.h"
+#include "common/os/environment.h"
 #include "common/os/pidfd.h"
 
 namespace dtrain {
 
+EndHook::Surroundings EndHook::Of(const v1::Spec& spec) {
+  Surroundings surroundings;
+  for (const v1::EnvVar& variable : spec.environment()) {
+    surroundings.environment.push_back(absl::StrCat(variable.name(), "=", variable.value()));
+  }
+  surroundings.working_directory = spec.working_directory();
+  return surroundings;
+}
+
+EndHook::Surroundings EndHook::OurOwn() { return {os::OwnEnvironment(), ""}; }
+
 absl::StatusOr<std::unique_ptr<EndHook>> EndHook::Start(loop::Loop& loop,
                                                         const std::string& command,
-                                                        const v1::Spec& spec, const Ended& ended,
+                                                        Surroundings surroundings,
+                                                        const Ended& ended,
                                                         absl::AnyInvocable<void(int)> done) {
   os::SpawnSpec child;
   child.argv = {"/bin/sh", "-c", command};
-  for (const v1::EnvVar& variable : spec.environment()) {
-    child.env.push_back(absl::StrCat(variable.name(), "=", variable.value()));
-  }
-  child.env.push_back(absl::StrCat("DTRAIN_JOB_ID=", spec.job_id()));
+  child.env = std::move(surroundings.environment);
+  child.env.push_back(absl::StrCat("DTRAIN_JOB_ID=", ended.job_id));
   child.env.push_back(absl::StrCat("DTRAIN_EXIT_CODE=", ended.exit_code));
   child.env.push_back(absl::StrCat("DTRAIN_SUMMARY=", ended.summary));
-  child.working_directory = spec.working_directory();
+  child.working_directory = std::move(surroundings.working_directory);
   child.stdout_fd = STDOUT_FILENO;
   child.stderr_fd = STDERR_FILENO;
   auto started = os::Spawn(child);

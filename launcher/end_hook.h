@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/statusor.h"
@@ -17,13 +18,21 @@ namespace dtrain {
 class EndHook {
  public:
   struct Ended {
+    std::string job_id;
     int exit_code = 0;
     std::string summary;  // path
   };
+  struct Surroundings {
+    std::vector<std::string> environment;
+    std::string working_directory;
+  };
+  static Surroundings Of(const v1::Spec& spec);
+  static Surroundings OurOwn();
   // `done` is called with its exit code, 128 + the signal that has killed it.
   static absl::StatusOr<std::unique_ptr<EndHook>> Start(loop::Loop& loop,
                                                         const std::string& command,
-                                                        const v1::Spec& spec, const Ended& ended,
+                                                        Surroundings surroundings,
+                                                        const Ended& ended,
                                                         absl::AnyInvocable<void(int)> done);
 
  private:

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launcher/job_end.h"
 
+#include <cstdio>
 #include <memory>
 #include <utility>
 
@@ -30,10 +31,42 @@ void JobEnd::Begin(std::vector<std::string> details, bool stopped) {
   }
   SayReport();
   WriteFiles();
+  // Who has stopped the launch does not wait for a terminal that takes nothing.
   if (facts_().verdict.kind == job::Verdict::Kind::kSignal || stopped) {
-    patience_.After(kOutputWait, [this] { done_(); });
+    patience_.After(kOutputWait, [this] { RunOwnHook([this] { done_(); }); });
   }
-  FinishOutput();
+  around_.router.Finish([this] { RunOwnHook([this] { FinishStatus(); }); });
+}
+
+// After all that was said. It finds the summary for as long as it runs.
+void JobEnd::RunOwnHook(loop::Task then) {
+  patience_.Cancel();
+  if (std::exchange(own_hook_begun_, true)) return;
+  const std::string& command = around_.options.detach.on_end;
+  if (command.empty() || around_.options.job.dry_run) return then();
+  const auto over = [this, then = std::make_shared<loop::Task>(std::move(then))](int code) {
+    if (code != 0) std::fprintf(stderr, "dtrain: warning: --on-end ended with %d\n", code);
+    summary_folder_.reset();
+    (*then)();
+  };
+  if (const absl::Status started = StartOwnHook(command, over); !started.ok()) {
+    std::fprintf(stderr, "dtrain: warning: --on-end: %s\n", std::string(started.message()).c_str());
+    over(0);
+  }
+}
+
+absl::Status JobEnd::StartOwnHook(const std::string& command, absl::AnyInvocable<void(int)> over) {
+  auto folder = os::ScratchFolder::Make(os::TemporaryDirectories());
+  if (!folder.ok()) return folder.status();
+  summary_folder_.emplace(*std::move(folder));
+  const std::string summary = summary_folder_->path() + "/summary.json";
+  absl::Status written = report::WriteWhole("--on-end", summary, ResultJson());
+  if (!written.ok()) return written;
+  auto hook = EndHook::Start(around_.loop, command, EndHook::OurOwn(),
+                             {around_.options.job.job_id, exit_code_, summary}, std::move(over));
+  if (!hook.ok()) return hook.status();
+  hook_ = *std::move(hook);
+  return absl::OkStatus();
 }
 
 void JobEnd::SayReport() {
@@ -93,9 +126,11 @@ void JobEnd::RunHook(loop::Task then) {
     around_.records->HookEnds(code, [then] { (*then)(); });
   };
   records.HookBegins([this, over] {
-    const EndHook::Ended ended{exit_code_, around_.records->folder().path() + "/summary.json"};
-    auto hook = EndHook::Start(around_.loop, around_.options.detach.on_end, around_.records->spec(),
-                               ended, over);
+    const v1::Spec& spec = around_.records->spec();
+    const EndHook::Ended ended{spec.job_id(), exit_code_,
+                               around_.records->folder().path() + "/summary.json"};
+    auto hook =
+        EndHook::Start(around_.loop, around_.options.detach.on_end, EndHook::Of(spec), ended, over);
     if (hook.ok()) {
       hook_ = *std::move(hook);
     } else {
@@ -121,10 +156,12 @@ void JobEnd::Settle() {
 }
 
 void JobEnd::FinishOutput() {
-  around_.router.Finish([this] {
-    if (around_.status == nullptr) return done_();
-    around_.status->Finish([this] { done_(); });
-  });
+  around_.router.Finish([this] { FinishStatus(); });
+}
+
+void JobEnd::FinishStatus() {
+  if (around_.status == nullptr) return done_();
+  around_.status->Finish([this] { done_(); });
 }
 
 void JobEnd::Warn(absl::string_view text) {

@@ -3,13 +3,16 @@
 
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "common/base/clock.h"
 #include "common/loop/loop.h"
+#include "common/os/scratch_folder.h"
 #include "launcher/cli/options.h"
 #include "launcher/end_hook.h"
 #include "launcher/job_records.h"
@@ -53,6 +56,10 @@ class JobEnd {
   void SayUnwritten(const absl::Status& why);
   void BeginDetached();
   void RunHook(loop::Task then);
+  // Of a job with a terminal.
+  void RunOwnHook(loop::Task then);
+  absl::Status StartOwnHook(const std::string& command, absl::AnyInvocable<void(int)> over);
+  void FinishStatus();
   void Settle();
   void FinishOutput();
   void Warn(absl::string_view text);  // nothing when --quiet
@@ -67,6 +74,8 @@ class JobEnd {
   loop::Timer summary_timer_;  // until the disk takes it
   bool summary_failed_ = false;
   std::unique_ptr<EndHook> hook_;
+  std::optional<os::ScratchFolder> summary_folder_;
+  bool own_hook_begun_ = false;
 };
 
 }  // namespace dtrain

@@ -369,7 +369,7 @@ std::vector<Flag> DetachFlags() {
        "often it is launched",
        [](View v, RawLaunch& o) { return Set(v, o.options.detach.key); }},
       {"--on-end", kGroup, "COMMAND",
-       "with -d: run this here when the job has ended, with DTRAIN_JOB_ID,\n"
+       "run this here when the job has ended, with DTRAIN_JOB_ID,\n"
        "DTRAIN_EXIT_CODE and DTRAIN_SUMMARY in its environment",
        [](View v, RawLaunch& o) { return Set(v, o.options.detach.on_end); }},
       {"--away", kGroup, "TIME",

@@ -263,7 +263,6 @@ absl::Status CheckDetach(const LaunchOptions& options) {
                        : !detach.name.empty()        ? "--name"
                        : !detach.key.empty()         ? "--key"
                        : !detach.launcher_on.empty() ? "--launcher-on"
-                       : !detach.on_end.empty()      ? "--on-end"
                        : detach.away                 ? "--away"
                        : detach.keep                 ? "--keep"
                        : detach.log_limit            ? "--log-limit"

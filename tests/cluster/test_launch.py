@@ -302,3 +302,17 @@ def test_ssh_config_file_and_port(cluster):
         assert result.out == "node2\n"
     finally:
         cluster.nodes[2].restart_sshd()
+
+
+@pytest.mark.parametrize("flags", [[], ["-q"]])
+def test_on_end_runs_with_a_terminal_too(cluster, flags):
+    work = cluster.work()
+    hook = ('echo "$DTRAIN_JOB_ID $DTRAIN_EXIT_CODE" > /root/work/told; cp "$DTRAIN_SUMMARY" /root/work/summary; '
+            'echo "hooked by $DTRAIN_SUMMARY"; exit 3')
+    result = cluster.launch([*flags, "-H", "node0:1,node1:1", "--on-end", hook, "--", "sh", "-c", "exit 5"])
+    assert result.code == 5 and "dtrain: warning: --on-end ended with 3\n" in result.err, result
+    summary = json.loads((work / "summary").read_text())
+    assert (work / "told").read_text() == f"{summary['job_id']} 5\n" and summary["exit_code"] == 5, summary
+    place = result.out[result.out.index("hooked by ") + len("hooked by "):].strip()
+    assert cluster.head.run(["ls", place], check=False).returncode != 0
+    assert cluster.launch(["--dry-run", "-H", "node0:1", "--on-end", "echo hooked", "--", "true"]).out.count("hooked") == 0
