@@ -69,8 +69,8 @@ absl::StatusOr<Identity> IdentityOfCertificate(const CertificateFacts& certifica
 // an unprivileged agent runs as; others are users of an agent that serves all, and refused by any
 // other.
 // `account_name`: of the peer's uid, empty when it has none, as in many containers; an agent
-// that starts jobs as that very user needs none, and takes its number for the name. An account of root is given to root, with or
-// without allow_root, as root can start anything anyway.
+// that starts jobs as that very user needs none, and takes its number for the name. An account of
+// root is given to root, with or without allow_root, as root can start anything anyway.
 absl::StatusOr<Identity> IdentityOfUnixPeer(const UnixPeer& peer, absl::string_view account_name,
                                             const Policy& policy);
 

@@ -105,7 +105,7 @@ bool IsBeingWritten(const std::string& path, pid_t shepherd) {
   return false;
 }
 
-int LookAtFile(const std::string& named, const timespec& since) {
+int LookAtFile(const std::string& named, const timespec& since, pid_t shepherd) {
   char resolved[PATH_MAX];
   if (realpath(named.c_str(), resolved) == nullptr) {
     // None was written yet.
@@ -117,7 +117,7 @@ int LookAtFile(const std::string& named, const timespec& since) {
   const TreeState state = TreeStateOf(path);
   if (IsBefore(state.changed, since)) return kNotYet;
   (void)poll(nullptr, 0, static_cast<int>(std::chrono::milliseconds(kStill).count()));
-  return TreeStateOf(path) == state && !IsBeingWritten(path, getppid()) ? kNext : kNotYet;
+  return TreeStateOf(path) == state && !IsBeingWritten(path, shepherd) ? kNext : kNotYet;
 }
 
 // The kernel stamps files with the time of its last tick.
@@ -161,11 +161,12 @@ void CheckpointLook::Look() {
 }
 
 void CheckpointLook::Start(const std::string& path) {
+  const pid_t shepherd = getpid();
   const pid_t pid = fork();
   if (pid == 0) {
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
     os::CloseRange(3, os::kEveryDescriptor);
-    _exit(LookAtFile(path, since_));
+    _exit(LookAtFile(path, since_, shepherd));
   }
   if (pid < 0) {
     return Answer(false, std::string(PosixError(errno, "cannot start a process").message()));
