@@ -23,9 +23,6 @@ constexpr int64_t kReapedLateNanos = 500'000'000;
 // So much earlier is worth a word: the others may have failed for another reason.
 constexpr int64_t kLongAgoNanos = 10'000'000'000;
 
-// Gloo's, of a connection that its peer has ended in good order.
-constexpr absl::string_view kClosedByPeer = "Connection closed by peer";
-
 struct Operation {
   absl::string_view in_output;
   absl::string_view name;
@@ -70,6 +67,13 @@ absl::string_view OperationOf(absl::string_view tail) {
     at = place;
   }
   return found;
+}
+
+// Gloo's words for a connection whose other end a process has closed: in good order, or with bytes
+// unread.
+bool WasClosed(absl::string_view tail) {
+  return absl::StrContains(tail, "Connection closed by peer") ||
+         absl::StrContains(tail, "Connection reset by peer");
 }
 
 // libdtrain names the rank that leaves.
@@ -125,8 +129,8 @@ std::string LeftEarly(const std::vector<RankEnd>& ranks, Rank blamed) {
   } else if (leaver && *leaver < ranks.size()) {
     finished = {*leaver};
     text = absl::StrCat(NameOf(finished), " was leaving the job ");
-  } else if (silent.size() == 1 && absl::StrContains(victim.exit.stderr_tail(), kClosedByPeer)) {
-    // It lived, but nobody else can have closed the connection in good order.
+  } else if (silent.size() == 1 && WasClosed(victim.exit.stderr_tail())) {
+    // It lived, and all others have lost one.
     finished = silent;
     text = absl::StrCat(NameOf(finished), " had closed its connections ");
   } else {
