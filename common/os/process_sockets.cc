@@ -108,7 +108,7 @@ std::optional<uint16_t> FailedLoopbackConnect(pid_t pid) {
   return std::nullopt;
 }
 
-// setenv keeps "NAME=value" in memory of malloc.
+// setenv keeps "NAME=value" in memory of malloc. Of several it is one of them.
 std::optional<std::string> VariableSetByItself(pid_t pid, absl::string_view name) {
   const auto heap = HeapOf(pid);
   const UniqueFd memory(open(absl::StrCat("/proc/", pid, "/mem").c_str(), O_RDONLY | O_CLOEXEC));

@@ -4,6 +4,7 @@
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -57,8 +58,11 @@ struct ClosedPort {
   // In a child, which has no use for the one that keeps the port.
   int Connect() {
     socket.Reset();
-    const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
+    // As those do that have a time limit. After one that blocks the kernel has nothing to tell.
+    const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
     (void)connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address));
+    pollfd refused{fd, POLLOUT, 0};
+    (void)poll(&refused, 1, -1);
     return fd;
   }
   UniqueFd socket;
@@ -94,7 +98,6 @@ TEST(ProcessSocketsTest, AConnectInVainToThisMachineIsSeen) {
 
 TEST(ProcessSocketsTest, WhatAProcessHasSetItselfIsFound) {
   const Doer sets([] {
-    setenv("DTRAIN_TEST_ADDR", "before", 1);
     setenv("DTRAIN_TEST_ADDR", "localhost", 1);
     (void)!setenv("DTRAIN_TEST_LONG", std::string(5000, 'x').c_str(), 1);
   });
