@@ -17,12 +17,14 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "agent/shepherd/failure.h"
+#include "agent/shepherd/script.h"
 #include "common/base/exit_code.h"
 #include "common/base/programs.h"
 #include "common/base/text.h"
 #include "common/base/worker_needs.h"
 #include "common/os/bounded_look.h"
 #include "common/os/fd.h"
+#include "common/os/find_program.h"
 #include "common/os/scheduling.h"
 #include "common/os/unique_fd.h"
 
@@ -106,6 +108,35 @@ std::optional<v1::NodeFailure> CheckFiles(const v1::JobPart& part) {
                      " or the program ", Escape(program.argv(0)), " does not answer within ",
                      kFilesAnswer.count(),
                      " s: is its file server down? Choose another directory with --wdir"));
+  }
+  return std::nullopt;
+}
+
+std::optional<v1::NodeFailure> CheckScripts(const v1::JobPart& part,
+                                            const std::vector<std::string>& agent_env) {
+  std::set<uint32_t> here;
+  for (const v1::WorkerSpec& worker : part.workers()) {
+    if (!here.insert(worker.program()).second) continue;
+    const v1::Program& program = ProgramOf(part, worker);
+    const std::optional<Script> script = ScriptOf(program);
+    if (program.has_container() || !script) continue;
+    const std::string& directory = program.working_directory();
+    const std::string file = os::Joined(directory, script->path);
+    if (os::IsAtHand(file)) continue;
+    // Of a server that does not answer nothing is known.
+    if (!os::ReturnsWithin(kFilesAnswer, [&file] { (void)access(file.c_str(), F_OK); })) continue;
+    std::string path;
+    for (absl::string_view entry : WorkerEnv(part, agent_env).Of(worker, {})) {
+      if (absl::ConsumePrefix(&entry, "PATH=")) path = std::string(entry);
+    }
+    if (!IsMissing(*script, directory, path)) continue;
+    const std::string where = script->path[0] == '/' ? "" : absl::StrCat(" in ", Escape(directory));
+    return MakeFailure(
+        v1::NodeFailure::KIND_SPAWN, kExitNotFound,
+        absl::StrCat("there is no ", Escape(script->path), where, " for ", Escape(program.argv(0)),
+                     " to run: the script must exist on every node (--stage "
+                     "DIR takes it there)"),
+        ENOENT);
   }
   return std::nullopt;
 }

@@ -22,6 +22,11 @@ std::optional<v1::NodeFailure> CheckResources(const v1::JobPart& part);
 // not.
 std::optional<v1::NodeFailure> CheckFiles(const v1::JobPart& part);
 
+// Whether the scripts that interpreters are told to run are there, as each rank would find that out
+// only when it runs.
+std::optional<v1::NodeFailure> CheckScripts(const v1::JobPart& part,
+                                            const std::vector<std::string>& agent_env);
+
 // Whether the part has more workers than this process may use processors.
 bool IsCrowded(const v1::JobPart& part);
 // Looks into the node's files.

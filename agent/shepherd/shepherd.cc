@@ -319,6 +319,7 @@ void Shepherd::SpawnAll() {
 std::optional<v1::NodeFailure> Shepherd::StartWorkers() {
   if (auto refused = CheckResources(part_)) return refused;
   if (auto refused = CheckFiles(part_)) return refused;
+  if (auto refused = CheckScripts(part_, agent_env_)) return refused;
   if (auto refused = cgroup_.Make()) return refused;
   if (auto refused = servers_.Open(part_)) return refused;
   scratch_.Make();
