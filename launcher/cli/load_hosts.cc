@@ -41,6 +41,26 @@ bool ChoseWay(const LaunchOptions& options) {
          ways.ssh_port != 0;
 }
 
+// A tmux that was started in it keeps the variables of an allocation for ever.
+absl::Status CheckAllocation(const hosts::Allocation& allocation,
+                             const Surroundings& surroundings) {
+  if (allocation.manager != "Slurm" || surroundings.slurm_trouble == nullptr) {
+    return absl::OkStatus();
+  }
+  for (const char* name : {"SLURM_JOB_ID", "SLURM_JOBID"}) {
+    const auto id = FindVariable(surroundings, name);
+    if (!id || id->empty()) continue;
+    const std::string trouble = surroundings.slurm_trouble(std::string(*id));
+    if (trouble.empty()) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat(
+        name, "=", Escape(*id),
+        " and its hosts are left from another time or machine, as tmux and ",
+        "screen keep them: ", trouble, "; unset SLURM_JOB_ID SLURM_JOBID, or name the hosts with ",
+        "--hosts or --hostfile"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status FindHosts(LaunchOptions& options, const Surroundings& surroundings) {
   if (options.local) {
     UseThisMachine(options);
@@ -67,6 +87,7 @@ absl::Status FindHosts(LaunchOptions& options, const Surroundings& surroundings)
       UseThisMachine(options);
       return absl::OkStatus();
     }
+    if (absl::Status stale = CheckAllocation(**allocation, surroundings); !stale.ok()) return stale;
     hosts = std::move((*allocation)->hosts);
     if (!ChoseWay(options)) options.transport.rsh = (*allocation)->rsh;
   }

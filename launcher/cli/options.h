@@ -98,6 +98,8 @@ struct Surroundings {
   // Whether a file is one that the kernel runs by another: executable, and begins with "#!". Null:
   // none is.
   std::function<bool(const std::string& path)> is_script;
+  // SlurmJobTrouble. Null: none is known.
+  std::function<std::string(const std::string& id)> slurm_trouble;
 };
 
 // The value of a variable in `environment`; none when it is not set.

@@ -12,6 +12,7 @@
 #include "common/os/environment.h"
 #include "common/os/unique_fd.h"
 #include "launcher/cli/options.h"
+#include "launcher/cli/slurm_job.h"
 #include "launcher/hosts/read_hostfile.h"
 
 namespace dtrain::cli {
@@ -88,6 +89,7 @@ Surroundings ProcessSurroundings() {
     std::fprintf(stderr, "dtrain: warning: %s\n", warning.c_str());
   };
   surroundings.is_script = IsScript;
+  surroundings.slurm_trouble = [](const std::string& id) { return SlurmJobTrouble(id); };
   return surroundings;
 }
 
