@@ -27,8 +27,10 @@ const char* PhaseText(transport::Phase phase) {
       return "connection";
     case transport::Phase::kAuthenticating:
       return "authentication";
+    case transport::Phase::kLoginShell:
+      return "login shell: its start-up files";
     case transport::Phase::kStartingAgent:
-      return "start of the agent";
+      return "start of the agent in its home directory";
     case transport::Phase::kPushingAgent:
       return "copy of the agent";
   }

@@ -32,6 +32,8 @@ absl::string_view Doing(transport::Phase phase) {
       return "connecting";
     case transport::Phase::kAuthenticating:
       return "logging in";
+    case transport::Phase::kLoginShell:
+      return "in the login shell and its start-up files";
     case transport::Phase::kStartingAgent:
       return "starting the agent";
     case transport::Phase::kPushingAgent:

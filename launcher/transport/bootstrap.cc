@@ -12,6 +12,8 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "common/base/text.h"
+#include "launcher/transport/passing.h"
+#include "launcher/transport/transport.h"
 
 namespace dtrain::transport {
 namespace {
@@ -106,6 +108,12 @@ Bootstrap::Want Bootstrap::OnOutput(absl::string_view bytes) {
       break;
   }
   const HandshakeLine& line = scanner_.line();
+  if (line.word == "begun") {
+    begun_ = true;
+    const std::string rest = scanner_.TakeRest();
+    scanner_ = HandshakeScanner();
+    return OnOutput(rest);
+  }
   if (line.word == "ready") return Want::kReady;
   if (line.word == "error") return Fail(RemoteError(line));
   if (line.word == "need") return OnNeed();
@@ -153,14 +161,32 @@ absl::Status Bootstrap::OnEnd(absl::string_view how, absl::string_view stderr_ta
   if (!last.empty()) absl::StrAppend(&message, ": ", last);
   std::string noise = scanner_.FirstNoiseLine();
   if (!noise.empty()) absl::StrAppend(&message, "; its output begins: \"", noise, "\"");
-  if (last.empty() && noise.empty() && !pushing_ && absl::EndsWith(how, "status 0")) {
+  if (const std::string shell = NeverBegun(how); !shell.empty()) {
+    absl::StrAppend(&message, "; ", shell);
+  } else if (last.empty() && noise.empty() && !pushing_ && !begun_ &&
+             absl::EndsWith(how, "status 0")) {
     // A shell that has read nothing.
     absl::StrAppend(&message,
                     "; does the command pass on its standard input? kubectl exec and docker exec "
                     "need -i for that");
   }
-  Fail(absl::UnavailableError(message));
+  std::string passes = WhatPassesIn(stderr_tail);
+  // By somebody there or here, or for lack of memory.
+  if (passes.empty() && absl::StrContains(how, " was killed by ")) passes = "connection broken";
+  Fail(PassingError(absl::UnavailableError(message), passes));
   return error_;
+}
+
+// The login shell has ended by itself. 255 is ssh's own word.
+std::string Bootstrap::NeverBegun(absl::string_view how) const {
+  if (!login_shell_ || begun_ || !absl::StrContains(how, " status ") ||
+      absl::EndsWith(how, "status 255")) {
+    return "";
+  }
+  return "a start-up file of the login shell there (~/.bashrc, ~/.zshenv, ~/.cshrc or the like) "
+         "ended "
+         "it, put another program in its place or read what was meant for it: look there for exit, "
+         "exec and read. `ssh HOST true` must print nothing and succeed";
 }
 
 Bootstrap::Want Bootstrap::Fail(absl::Status error) {

@@ -36,9 +36,13 @@ class Bootstrap {
   };
 
   // `machines`: what there are agents for; one alone may be empty, not known.
-  explicit Bootstrap(std::vector<std::string> machines) : machines_(std::move(machines)) {}
+  // `login_shell`: what runs the shell for us is a login shell, with its start-up files.
+  explicit Bootstrap(std::vector<std::string> machines, bool login_shell = false)
+      : machines_(std::move(machines)), login_shell_(login_shell) {}
 
   Want OnOutput(absl::string_view bytes);
+  // The shell there reads the script.
+  bool begun() const { return begun_; }
   // After kPush: which of the agents, and whether the node can unpack it.
   size_t wanted() const { return wanted_; }
   bool has_gzip() const { return has_gzip_; }
@@ -56,7 +60,10 @@ class Bootstrap {
  private:
   Want OnNeed();
   Want Fail(absl::Status error);
+  std::string NeverBegun(absl::string_view how) const;
   const std::vector<std::string> machines_;
+  const bool login_shell_;
+  bool begun_ = false;
   size_t wanted_ = 0;
   bool has_gzip_ = false;
   std::string home_;

@@ -5,10 +5,11 @@
 namespace dtrain::transport {
 namespace {
 
-// POSIX sh with coreutils or busybox. The first line is a gift to start-up files that ask for
-// input: they get an empty answer instead of our first command. The script ends with the call and
-// one line feed; nothing follows until we have answered, so a shell that reads ahead (dash) takes
-// nothing that belongs to head or to the agent.
+// POSIX sh with coreutils or busybox. The first lines are a gift to start-up files that ask for
+// input: they get empty answers instead of our first command. Then the shell says that it reads us:
+// whoever does not hear that knows that the login shell never came to run it. The script ends with
+// the call and one line feed; nothing follows until we have answered, so a shell that reads ahead
+// (dash) takes nothing that belongs to head or to the agent.
 //
 // The agent's line must stand at the beginning of a line, whatever was printed before without a
 // line feed: hence the `echo` before it runs.
@@ -35,8 +36,21 @@ namespace {
 //
 // Before it looks again it changes the directory: so an NFS client drops what it had remembered of
 // it, above all that there was no agent.
+//
+// Start-up files may leave a PATH without the system's folders. Then they come behind it, and the
+// agent gets the PATH that was.
 constexpr char kScript[] = R"sh(
+
+
+
+
+
+
+
+begun() { printf '\nDTRAIN-AGENT/1 begun\n'; }; begun
 dtrain() {
+path=$PATH
+command -v mkdir >/dev/null 2>&1 || PATH=${PATH:+$PATH:}/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin
 mask=$(umask)
 umask 077
 say() { printf '\nDTRAIN-AGENT/1 %s\n' "$*"; }
@@ -57,6 +71,7 @@ why() {
 run() {
   trap - EXIT HUP INT TERM PIPE
   umask "$mask"
+  PATH=$path
   echo
   exec "$agent" bridge $flag
 }

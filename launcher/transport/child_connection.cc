@@ -86,7 +86,7 @@ void ChildConnection::OnImages(const AgentBinary::Result& images) {
   images_ = &*images;
   std::vector<std::string> machines;
   for (const AgentImage& image : *images_) machines.push_back(image.machine);
-  bootstrap_.emplace(std::move(machines));
+  bootstrap_.emplace(std::move(machines), spec_.login_shell);
   unwritten_ = BootstrapScript(*images_, spec_.bridge_flag);
   stream_watch_->OnReadable([this] { OnReadable(); });
   OnWritable();
@@ -114,6 +114,10 @@ bool ChildConnection::OnBytes(absl::string_view bytes) {
   std::string sink(taken, '\0');
   ssize_t n = recv(stream_.get(), sink.data(), taken, 0);
   DTRAIN_CHECK(n == static_cast<ssize_t>(taken));
+  if (bootstrap_->begun() && !std::exchange(begun_told_, true) &&
+      !SetPhase(Phase::kStartingAgent)) {
+    return false;
+  }
   switch (want) {
     case Bootstrap::Want::kMore:
       return true;

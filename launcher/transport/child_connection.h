@@ -19,6 +19,7 @@ struct ChildSpec {
   std::string shown;             // for messages: "ssh node3"
   AgentBinary* agent = nullptr;  // null: the child is the agent; else it runs a shell
   std::string bridge_flag;       // BridgeFlag(), for an agent that a shell runs
+  bool login_shell = false;      // see Bootstrap
   EndPolicy end;
 };
 
@@ -70,6 +71,7 @@ class ChildConnection : public Connection {
   std::unique_ptr<loop::FdWatch> turn_watch_;  // of the ticket, while it waits
   loop::Timer turn_timer_;
   std::optional<AgentPush> push_;  // while it is sent
+  bool begun_told_ = false;
   bool stream_ended_ = false;
   bool ending_ = false;  // end_timer_ runs
   std::optional<os::ExitStatus> exit_;

@@ -29,6 +29,10 @@ std::string OwnUser() {
   return found != nullptr ? found->pw_name : "";
 }
 
+bool RunsLoginShell(absl::string_view program) {
+  return program.substr(program.rfind('/') + 1) == "ssh";
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<CommandTransport>> CommandTransport::Make(loop::Loop& loop,
@@ -59,6 +63,7 @@ std::unique_ptr<Connection> CommandTransport::Connect(const Target& target, Call
   }
   agent_.StartLoading();
   ChildSpec spec;
+  spec.login_shell = RunsLoginShell(words->front());
   spec.shown = shown_.empty() ? Escape(absl::StrJoin(*words, " ")) : shown_;
   spec.argv = std::move(*words);
   spec.argv.push_back(kRemoteShell);

@@ -48,6 +48,7 @@ constexpr char kVariable[] = "DTRAIN_LIBSSH";
   F(socket_t, ssh_get_fd, (ssh_session a), (a))                                                    \
   F(char*, ssh_get_fingerprint_hash, (enum ssh_publickey_hash_type a, unsigned char* b, size_t c), \
     (a, b, c))                                                                                     \
+  F(char*, ssh_get_issue_banner, (ssh_session a), (a))                                             \
   F(int, ssh_get_poll_flags, (ssh_session a), (a))                                                 \
   F(int, ssh_get_publickey_hash,                                                                   \
     (const ssh_key a, enum ssh_publickey_hash_type b, unsigned char** c, size_t* d), (a, b, c, d)) \

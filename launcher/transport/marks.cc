@@ -9,6 +9,7 @@ namespace {
 constexpr char kUnknownHost[] = "dtrain/unknown-host";
 constexpr char kNotAuthorised[] = "dtrain/not-authorised";
 constexpr char kStartedAnew[] = "dtrain/started-anew";
+constexpr char kPassingMark[] = "dtrain/passes";
 
 absl::Status Marked(absl::Status status, absl::string_view mark) {
   status.SetPayload(mark, absl::Cord());
@@ -37,6 +38,16 @@ absl::Status NotAuthorisedError(absl::string_view message) {
 
 bool IsNotAuthorised(const absl::Status& status) {
   return status.GetPayload(kNotAuthorised).has_value();
+}
+
+absl::Status PassingError(absl::Status why, absl::string_view what) {
+  if (!why.ok() && !what.empty()) why.SetPayload(kPassingMark, absl::Cord(what));
+  return why;
+}
+
+std::string WhatPasses(const absl::Status& why) {
+  const auto what = why.GetPayload(kPassingMark);
+  return what ? std::string(*what) : "";
 }
 
 absl::Status StartedAnewError(absl::string_view message) {

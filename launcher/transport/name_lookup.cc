@@ -121,12 +121,13 @@ bool IsKnownHere(const std::string& host) {
 }
 
 absl::Status NoAnswer(absl::string_view what, Duration waited, bool others_answered) {
-  return absl::UnavailableError(absl::StrCat(
+  absl::Status why = absl::UnavailableError(absl::StrCat(
       what, ": the name servers did not answer within ",
       std::chrono::round<std::chrono::seconds>(waited).count(), " s",
       others_answered ? ", though they did for other hosts; check the spelling, or give it a "
                         "HostName in the ssh configuration"
                       : "; see /etc/resolv.conf"));
+  return PassingError(std::move(why), "name servers do not answer");
 }
 
 }  // namespace
@@ -204,7 +205,9 @@ absl::StatusOr<std::shared_ptr<const AddressList>> LookUp(const std::string& hos
                                                : gai_strerror(answer.error);
   const std::string text = absl::StrCat(
       what, ": ", why, "; check the spelling, or give it a HostName in the ssh configuration");
-  return NameIsUnknown(answer.error) ? UnknownHostError(text) : absl::UnavailableError(text);
+  const bool unknown = NameIsUnknown(answer.error);
+  return PassingError(unknown ? UnknownHostError(text) : absl::UnavailableError(text),
+                      unknown ? "name not known" : "name servers do not answer");
 }
 
 }  // namespace dtrain::transport

@@ -10,6 +10,8 @@
 #include "absl/strings/str_join.h"
 #include "common/base/text.h"
 #include "common/log/log.h"
+#include "launcher/transport/bootstrap.h"
+#include "launcher/transport/passing.h"
 #include "launcher/transport/ssh_session.h"
 
 namespace dtrain::transport {
@@ -128,6 +130,15 @@ void TryAll(ssh_session session, const SshSettings& settings, const TokenValues&
   if (agent && settings.identities_only) TryAgent(session, attempt);
 }
 
+// What the server wants people to read before they log in: one that boots says so here.
+std::string Banner(ssh_session session) {
+  char* text = ssh_get_issue_banner(session);
+  if (text == nullptr) return "";
+  std::string last = LastLines(text);
+  ssh_string_free_char(text);
+  return last;
+}
+
 std::string MethodNames(int methods) {
   std::vector<std::string> names;
   if (methods & SSH_AUTH_METHOD_PUBLICKEY) names.push_back("publickey");
@@ -230,7 +241,13 @@ absl::Status Authenticate(ssh_session session, const SshSettings& settings,
     Settle(session, ssh_userauth_none(session, nullptr), &attempt);
   }
   if (attempt.succeeded) return absl::OkStatus();
-  if (!attempt.fatal.ok()) return attempt.fatal;
+  const std::string said = Banner(session);
+  if (!attempt.fatal.ok()) {
+    if (said.empty()) return attempt.fatal;
+    return PassingError(
+        absl::PermissionDeniedError(absl::StrCat(attempt.fatal.message(), "; it says: ", said)),
+        WhatPassesIn(said));
+  }
   std::string message = absl::StrCat("log in as ", Escape(settings.user), ": ");
   if (!attempt.locked.empty()) {
     return absl::PermissionDeniedError(

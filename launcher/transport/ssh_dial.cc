@@ -18,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/posix_error.h"
 #include "common/base/text.h"
+#include "launcher/transport/passing.h"
 
 namespace dtrain::transport {
 namespace {
@@ -77,6 +78,10 @@ absl::Status Bind(int fd, const std::string& address, int family) {
   return rc == 0 ? absl::OkStatus() : PosixError(error, what);
 }
 
+absl::Status CannotConnect(int error_number, const std::string& what) {
+  return PassingError(PosixError(error_number, what), WhatPassesOf(error_number));
+}
+
 absl::StatusOr<os::UniqueFd> ConnectTo(const addrinfo& address, const SshSettings& settings,
                                        TimePoint deadline, int cancel) {
   os::UniqueFd fd(socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
@@ -93,16 +98,17 @@ absl::StatusOr<os::UniqueFd> ConnectTo(const addrinfo& address, const SshSetting
   getnameinfo(address.ai_addr, address.ai_addrlen, text, sizeof(text), nullptr, 0, NI_NUMERICHOST);
   std::string what = absl::StrCat("connect to ", text, " port ", settings.port);
   if (connect(fd.get(), address.ai_addr, address.ai_addrlen) != 0) {
-    if (errno != EINPROGRESS) return PosixError(errno, what);
+    if (errno != EINPROGRESS) return CannotConnect(errno, what);
     absl::Status waited = WaitFor(fd.get(), POLLOUT, deadline, cancel);
     if (absl::IsDeadlineExceeded(waited)) {
-      return absl::DeadlineExceededError(absl::StrCat(what, ": no answer in time"));
+      return PassingError(absl::DeadlineExceededError(absl::StrCat(what, ": no answer in time")),
+                          "no answer");
     }
     if (!waited.ok()) return waited;
     int error = 0;
     socklen_t size = sizeof(error);
     getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &size);
-    if (error != 0) return PosixError(error, what);
+    if (error != 0) return CannotConnect(error, what);
   }
   return fd;
 }

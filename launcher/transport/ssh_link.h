@@ -5,6 +5,7 @@
 #include <future>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
@@ -75,8 +76,9 @@ class SshLink {
 // A copy for another thread. Copies of a Status share a count that libabsl keeps, and that library
 // is not built for ThreadSanitizer, which then sees a race.
 inline absl::Status Unshared(const absl::Status& status) {
-  if (IsUnknownHost(status)) return UnknownHostError(status.message());
-  return absl::Status(status.code(), status.message());
+  absl::Status copy = IsUnknownHost(status) ? UnknownHostError(status.message())
+                                            : absl::Status(status.code(), status.message());
+  return PassingError(std::move(copy), WhatPasses(status));
 }
 
 }  // namespace dtrain::transport

@@ -44,7 +44,7 @@ SshPump::SshPump(std::shared_ptr<SshLink> link, SshSession& session, const Agent
       images_(images),
       order_(order),
       bridge_flag_(std::move(bridge_flag)),
-      bootstrap_(Machines(images)) {}
+      bootstrap_(Machines(images), /*login_shell=*/true) {}
 
 SshPump::~SshPump() {
   if (event_ != nullptr) ssh_event_free(event_);
@@ -151,7 +151,10 @@ absl::Status SshPump::Carry() {
     FillOutgoing();
     SendOutgoing();
     if (ChannelOver() && (!ready_ || (received_.empty() && !left_behind_) || local_ended_)) {
-      return ready_ ? Reason() : bootstrap_.OnEnd(HowItEnded(), stderr_.text());
+      if (ready_) return Reason();
+      absl::Status why = bootstrap_.OnEnd(HowItEnded(), stderr_.text());
+      // Its machine may be rebooting.
+      return exit_.empty() && !alive_ ? PassingError(std::move(why), "connection broken") : why;
     }
     if (!Wait()) return absl::CancelledError("given up");
   }
@@ -171,7 +174,11 @@ void SshPump::DriveSession() {
 absl::Status SshPump::OnOutput() {
   if (received_.empty()) return absl::OkStatus();
   std::string bytes = std::exchange(received_, {});
-  switch (bootstrap_.OnOutput(bytes)) {
+  const Bootstrap::Want want = bootstrap_.OnOutput(bytes);
+  if (bootstrap_.begun() && !std::exchange(begun_told_, true)) {
+    SshLink::Post(link_, [](SshEvents& events) { events.OnPhase(Phase::kStartingAgent); });
+  }
+  switch (want) {
     case Bootstrap::Want::kMore:
       return absl::OkStatus();
     case Bootstrap::Want::kPush:

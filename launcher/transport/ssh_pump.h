@@ -66,6 +66,7 @@ class SshPump {
   struct ssh_counter_struct counter_ = {};
 
   Bootstrap bootstrap_;
+  bool begun_told_ = false;
   bool ready_ = false;
   std::optional<PushOrder::Ticket> ticket_;  // from its `need` line until the agent answers
   TimePoint wait_until_ = kNever;            // for another node that is sent the agent

@@ -9,12 +9,14 @@
 #include <random>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/posix_error.h"
 #include "common/base/text.h"
 #include "launcher/transport/bootstrap.h"
 #include "launcher/transport/libssh.h"
+#include "launcher/transport/passing.h"
 
 namespace dtrain::transport {
 namespace {
@@ -124,20 +126,29 @@ absl::Status SshSession::Handshake(const SshSettings& settings, bool* dropped) {
     proxy_->ReadError();
     std::string said = LastLines(proxy_->error_text());
     if (!said.empty()) {
-      return absl::UnavailableError(
-          absl::StrCat("connect through the ssh configuration's ",
-                       settings.proxy_jump.empty() ? "ProxyCommand: " : "ProxyJump: ", said));
+      return PassingError(
+          absl::UnavailableError(
+              absl::StrCat("connect through the ssh configuration's ",
+                           settings.proxy_jump.empty() ? "ProxyCommand: " : "ProxyJump: ", said)),
+          WhatPassesIn(proxy_->error_text()));
     }
   }
-  *dropped =
-      ssh_get_serverbanner(session_) == nullptr && cause.find("Timeout") == std::string::npos;
-  return absl::UnavailableError(
-      absl::StrCat("ssh handshake with ", Escape(settings.host_name), " port ", settings.port, ": ",
-                   *dropped ? "the server closed the connection before it answered ("
-                              "too many connections at once, see MaxStartups in its sshd_config; "
-                              "or its TCP wrappers): "
-                            : "",
-                   cause));
+  const bool timed_out = absl::StrContains(cause, "Timeout");
+  *dropped = ssh_get_serverbanner(session_) == nullptr && !timed_out;
+  // What sshd has refused to agree on it will refuse again.
+  const absl::string_view passes = *dropped    ? "sshd closes new connections"
+                                   : timed_out ? "no answer from sshd"
+                                   : absl::StrContains(cause, "Socket error") ? "connection broken"
+                                                                              : "";
+  return PassingError(
+      absl::UnavailableError(absl::StrCat(
+          "ssh handshake with ", Escape(settings.host_name), " port ", settings.port, ": ",
+          *dropped ? "the server closed the connection before it answered ("
+                     "too many connections at once, see MaxStartups in its sshd_config; "
+                     "or its TCP wrappers): "
+                   : "",
+          cause)),
+      passes);
 }
 
 absl::StatusOr<std::unique_ptr<SshSession>> SshSession::Try(Request& request,

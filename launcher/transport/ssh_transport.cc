@@ -197,7 +197,7 @@ void SshTransport::Start(std::shared_ptr<SshLink> link, Target target) {
         } else {
           SshLink::Post(link, [address = AddressOf((*session)->socket_fd())](SshEvents& events) {
             events.OnReached(address);
-            events.OnPhase(Phase::kStartingAgent);
+            events.OnPhase(Phase::kLoginShell);
           });
           const AgentBinary::Result& images = agent.Wait();
           if (images.ok()) {

@@ -133,10 +133,12 @@ class TcpTransport::Link : public Connection {
       if (IsUnknownHost(dialed.status()) || absl::IsResourceExhausted(dialed.status())) {
         return callbacks_.on_failed(dialed.status());
       }
-      return callbacks_.on_failed(absl::Status(
-          dialed.status().code(),
-          absl::StrCat(dialed.status().message(), "; is a resident agent running there, with ",
-                       "--listen, on port ", transport_.PortOf(target_), " (--agent-port)?")));
+      return callbacks_.on_failed(PassingError(
+          absl::Status(
+              dialed.status().code(),
+              absl::StrCat(dialed.status().message(), "; is a resident agent running there, with ",
+                           "--listen, on port ", transport_.PortOf(target_), " (--agent-port)?")),
+          WhatPasses(dialed.status())));
     }
     AllowSilence(dialed->socket.get());  // a handshake has a limit of its own
     address_ = AddressOf(dialed->socket.get());
@@ -154,7 +156,10 @@ class TcpTransport::Link : public Connection {
       closed_ = std::move(why);
       if (closed_.ok()) closed_ = absl::UnavailableError("the agent closed it");
       if (absl::IsUnauthenticated(closed_)) closed_ = NotAuthorisedError(closed_.message());
-      if (!ready_) callbacks_.on_failed(closed_);
+      if (ready_) return;
+      // An agent that is being started or stopped; what is wrong with certificates stays.
+      const bool passes = absl::IsUnavailable(closed_) || absl::IsDeadlineExceeded(closed_);
+      callbacks_.on_failed(PassingError(closed_, passes ? "its agent closes the connection" : ""));
     };
     tls::Limits limits;
     limits.handshake =

@@ -30,7 +30,9 @@ struct Target {
 std::string BridgeFlag(const Target& target);
 
 // How far a connection has come, for the live line and for "what is node3 waiting for".
-enum class Phase { kConnecting, kAuthenticating, kStartingAgent, kPushingAgent };
+// kLoginShell: logged in, and its start-up files run. kStartingAgent: the agent is looked for in
+// the home directory, and started.
+enum class Phase { kConnecting, kAuthenticating, kLoginShell, kStartingAgent, kPushingAgent };
 
 // Why a connection could not be made, when it is that its host's name does not exist: a mistake of
 // whoever wrote it, unlike all else that can fail.
@@ -41,6 +43,12 @@ bool IsUnknownHost(const absl::Status& status);
 // ssh says of logins is not meant: dtrain itself has refused nothing then.
 absl::Status NotAuthorisedError(absl::string_view message);
 bool IsNotAuthorised(const absl::Status& status);
+
+// The same failure, which passes by itself: who tries again may succeed. `what`: the cause in a few
+// words, for a line that is redrawn. Empty: it does not pass, and `why` stays as it is.
+absl::Status PassingError(absl::Status why, absl::string_view what);
+// These words; empty: trying again does not help.
+std::string WhatPasses(const absl::Status& why);
 
 // A machine that was there is there again, and knows nothing of before.
 absl::Status StartedAnewError(absl::string_view message);

@@ -86,7 +86,8 @@ TEST_F(AgentImagesTest, ANodeOfEachMachineGetsItsAgent) {
   for (const AgentImage& image : images) {
     UnameSays(image.machine);
     Connect();  // nothing here can run it
-    EXPECT_THAT(probe_.phases, ElementsAre(Phase::kConnecting, Phase::kPushingAgent));
+    EXPECT_THAT(probe_.phases,
+                ElementsAre(Phase::kConnecting, Phase::kStartingAgent, Phase::kPushingAgent));
     EXPECT_TRUE(ReadAll(Cached(image)) == ReadAll(image.path)) << image.machine;
   }
 }
@@ -99,7 +100,7 @@ TEST_F(AgentImagesTest, AThirdMachineIsNamedBeforeAnythingIsSent) {
   Connect();
   EXPECT_THAT(probe_.error(), AllOf(HasSubstr("of kind riscv64"),
                                     HasSubstr("an agent for x86_64 and aarch64 only")));
-  EXPECT_THAT(probe_.phases, ElementsAre(Phase::kConnecting));
+  EXPECT_THAT(probe_.phases, ElementsAre(Phase::kConnecting, Phase::kStartingAgent));
 }
 
 TEST_F(AgentImagesTest, AWarmNodeWithOneOfTheLoadersIsNotAskedForItsMachine) {
@@ -123,7 +124,7 @@ TEST_F(AgentImagesTest, BothAgentsInOneCacheAreToldApart) {
     Connect();
     const bool is_there = &image == &images[0];
     EXPECT_EQ(static_cast<bool>(probe_.stream), is_there) << image.machine;
-    EXPECT_EQ(probe_.phases.size(), is_there ? 1u : 2u);
+    EXPECT_EQ(probe_.phases.size(), is_there ? 2u : 3u);
   }
   EXPECT_TRUE(AskedUname());
 }

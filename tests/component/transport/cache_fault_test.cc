@@ -58,7 +58,7 @@ TEST_F(CacheFaultTest, AMountWithoutExecPermissionIsFoundBeforeTheAgentIsSent) {
   ConnectOnMount("noexec");
   if (IsSkipped()) return;
   EXPECT_THAT(probe_.error(), HasSubstr("mounted without exec permission"));
-  EXPECT_THAT(probe_.phases, testing::ElementsAre(Phase::kConnecting));
+  EXPECT_THAT(probe_.phases, testing::ElementsAre(Phase::kConnecting, Phase::kStartingAgent));
 }
 
 TEST_F(CacheFaultTest, NoSpace) {
@@ -101,7 +101,7 @@ TEST_F(CacheFaultTest, AHalfSentAgentIsRemovedWhenTheLauncherGoesAway) {
     std::filesystem::directory_iterator it(cache, none), end;
     return none ? 0 : std::distance(it, end);
   };
-  ASSERT_TRUE(Await([&] { return probe_.phases.size() == 2 && files() > 0; }));
+  ASSERT_TRUE(Await([&] { return probe_.phases.size() == 3 && files() > 0; }));
   ASSERT_FALSE(probe_.done());
   probe_.connection.reset();
   EXPECT_TRUE(Await([&] { return files() == 0; }));

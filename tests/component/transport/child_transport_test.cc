@@ -114,11 +114,12 @@ class CommandTransportTest : public TransportTest {
 TEST_F(CommandTransportTest, PushesTheAgentOnceAndThenFindsIt) {
   Connect("env HOST={host}");
   ASSERT_TRUE(probe_.stream) << probe_.error();
-  EXPECT_THAT(probe_.phases, ElementsAre(Phase::kConnecting, Phase::kPushingAgent));
+  EXPECT_THAT(probe_.phases,
+              ElementsAre(Phase::kConnecting, Phase::kStartingAgent, Phase::kPushingAgent));
   EXPECT_TRUE(Echoes(probe_.stream.get(), Blob(1 << 20)));
   Connect("env HOST={host}");
   ASSERT_TRUE(probe_.stream) << probe_.error();
-  EXPECT_THAT(probe_.phases, ElementsAre(Phase::kConnecting));
+  EXPECT_THAT(probe_.phases, ElementsAre(Phase::kConnecting, Phase::kStartingAgent));
   EXPECT_TRUE(Echoes(probe_.stream.get(), "hello"));
 
   size_t files = 0;
@@ -154,6 +155,16 @@ TEST_F(CommandTransportTest, SkipsWhatAStartupFileSays) {
   Connect(LikeSsh("env BASH_ENV=" + (dir_ / "rc") + " bash"));
   EXPECT_THAT(probe_.error(), HasSubstr("exited with status 0 before an agent answered"));
   EXPECT_THAT(probe_.error(), HasSubstr("\"This account is closed.\""));
+}
+
+// A start-up file that leaves no folder of the system in PATH, or asks for input again and again.
+TEST_F(CommandTransportTest, NeedsNothingOfPathAndGivesAwayNoCommand) {
+  WriteFile(dir_ / "rc", "PATH=/opt/x; export PATH");
+  Connect(LikeSsh("env BASH_ENV=" + (dir_ / "rc") + " bash"));
+  EXPECT_TRUE(probe_.stream) << probe_.error();
+  WriteFile(dir_ / "rc", "read -r a; read -r b; read -r c");
+  Connect(LikeSsh("env BASH_ENV=" + (dir_ / "rc") + " bash"));
+  EXPECT_TRUE(probe_.stream) << probe_.error();
 }
 
 // B8

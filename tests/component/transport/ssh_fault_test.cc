@@ -234,7 +234,8 @@ TEST_F(SshFaultTest, SkipsWhatAStartupFileSays) {
   Serve("ForceCommand echo This account is closed.; exit 0" + shell);
   Connect();
   EXPECT_THAT(probe_.error(), AllOf(HasSubstr("the shell there ended with status 0"),
-                                    HasSubstr("\"This account is closed.\"")));
+                                    HasSubstr("\"This account is closed.\""),
+                                    HasSubstr("a start-up file of the login shell")));
 }
 
 // B7

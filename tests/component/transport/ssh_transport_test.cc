@@ -74,13 +74,14 @@ TEST_F(SshTransportTest, PushesTheAgentOnceAndThenFindsIt) {
   SetAgent(EchoAgent() + "#" + Blob(3 << 20));
   Connect();
   ASSERT_TRUE(probe_.stream) << probe_.error();
-  EXPECT_THAT(probe_.phases, ElementsAre(Phase::kConnecting, Phase::kAuthenticating,
-                                         Phase::kStartingAgent, Phase::kPushingAgent));
+  EXPECT_THAT(probe_.phases,
+              ElementsAre(Phase::kConnecting, Phase::kAuthenticating, Phase::kLoginShell,
+                          Phase::kStartingAgent, Phase::kPushingAgent));
   EXPECT_TRUE(Echoes(probe_.stream.get(), Blob(8 << 20)));
   Connect();
   ASSERT_TRUE(probe_.stream) << probe_.error();
-  EXPECT_THAT(probe_.phases,
-              ElementsAre(Phase::kConnecting, Phase::kAuthenticating, Phase::kStartingAgent));
+  EXPECT_THAT(probe_.phases, ElementsAre(Phase::kConnecting, Phase::kAuthenticating,
+                                         Phase::kLoginShell, Phase::kStartingAgent));
   EXPECT_TRUE(Echoes(probe_.stream.get(), "hello"));
   EXPECT_TRUE(probe_.connection->CloseReason().ok());
 }

@@ -40,6 +40,33 @@ TEST(Bootstrap, AnotherKindOfMachineIsNamedBeforeAnythingIsSent) {
   EXPECT_THAT(bootstrap.error().message(), HasSubstr("an agent for x86_64 only"));
 }
 
+TEST(Bootstrap, TellsAShellThatReadsFromOneThatNeverCame) {
+  Bootstrap begun({"x86_64"}, /*login_shell=*/true);
+  EXPECT_FALSE(begun.begun());
+  EXPECT_EQ(begun.OnOutput("hello\n\nDTRAIN-AGENT/1 begun\n\nDTRAIN-AGENT/1 ready\ngrpc"),
+            Want::kReady);
+  EXPECT_TRUE(begun.begun());
+  EXPECT_EQ(begun.TakeRest(), "grpc");
+
+  auto message = [](bool login_shell, const char* output, const char* how) {
+    Bootstrap bootstrap({"x86_64"}, login_shell);
+    bootstrap.OnOutput(output);
+    return std::string(bootstrap.OnEnd(how, "").message());
+  };
+  const char* const kEnded = "the shell there ended with status 0";
+  EXPECT_THAT(message(true, "", kEnded), HasSubstr("a start-up file of the login shell"));
+  EXPECT_THAT(message(true, "bye\n", kEnded), HasSubstr("a start-up file of the login shell"));
+  EXPECT_THAT(message(true, "", "the shell there ended with status 2"), HasSubstr("start-up file"));
+  // What comes later is not theirs, and 255 is ssh's own.
+  EXPECT_THAT(message(true, "\nDTRAIN-AGENT/1 begun\n", kEnded), Not(HasSubstr("start-up file")));
+  EXPECT_THAT(message(true, "", "`ssh` exited with status 255"), Not(HasSubstr("start-up file")));
+  EXPECT_THAT(message(true, "", "the ssh connection broke (reset)"),
+              Not(HasSubstr("start-up file")));
+  EXPECT_THAT(message(false, "", kEnded), Not(HasSubstr("start-up file")));
+  EXPECT_NE(WhatPasses(Bootstrap({""}).OnEnd("`ssh` was killed by SIGKILL", "")), "");
+  EXPECT_EQ(WhatPasses(Bootstrap({""}).OnEnd("`ssh` exited with status 1", "")), "");
+}
+
 // B12
 TEST(Bootstrap, ErrorsOfTheScriptComeWithTheNextStep) {
   Bootstrap bootstrap({""});
