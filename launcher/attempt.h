@@ -91,6 +91,8 @@ class Attempt {
   virtual report::JobFacts facts() const = 0;
   // When the workers of lost nodes have ended, by their own lease. The past: none are lost.
   virtual TimePoint dead_at() const = 0;
+  // As JobCore::unheard().
+  virtual std::vector<std::pair<NodeId, TimePoint>> unheard() const { return {}; }
   // As JobCore::stopped().
   virtual const std::string& stopped() const = 0;
   virtual const report::SlowestNodes& slowest() const = 0;

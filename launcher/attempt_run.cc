@@ -183,6 +183,8 @@ void AttemptRun::Do(job::Action& action) {
     links_.OpenLogs(logs->node, options_.job_id, options_.attempt);
   } else if (auto* disconnect = std::get_if<job::Disconnect>(&action)) {
     Disconnect(disconnect->node);
+  } else if (auto* again = std::get_if<job::ConnectAgain>(&action)) {
+    links_.ConnectAgain(*again);
   } else if (auto* dial = std::get_if<job::DialAnew>(&action)) {
     links_.DialAnew(dial->node);
   } else if (auto* warn = std::get_if<job::Warn>(&action)) {

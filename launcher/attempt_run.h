@@ -50,6 +50,7 @@ class AttemptRun : public Attempt {
   void SendStdin(Rank rank, absl::string_view data, bool end) override;
   report::JobFacts facts() const override { return report::FactsOf(core_); }
   TimePoint dead_at() const override { return core_.dead_at(); }
+  std::vector<std::pair<NodeId, TimePoint>> unheard() const override { return core_.unheard(); }
   const std::string& stopped() const override { return core_.stopped(); }
   const report::SlowestNodes& slowest() const override { return slowest_; }
 

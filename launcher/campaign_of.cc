@@ -2,6 +2,7 @@
 #include "launcher/campaign_of.h"
 
 #include <algorithm>
+#include <set>
 
 #include "launcher/job/outcome.h"
 #include "launcher/report/attempts.h"
@@ -63,7 +64,20 @@ std::vector<uint32_t> JoinedOf(const report::JobFacts& attempt, const hosts::Hos
   return joined;
 }
 
+std::vector<uint32_t> SeatsOf(const report::JobFacts& attempt, const hosts::HostList& hosts) {
+  std::vector<uint32_t> seats;
+  std::set<NodeId> seen;
+  for (const job::RankEnd& rank : attempt.ranks) {
+    if (!seen.insert(rank.node).second) continue;
+    if (const auto host = IndexOf(hosts, report::HostOf(attempt, rank.node))) {
+      seats.push_back(*host);
+    }
+  }
+  return seats;
+}
+
 job::AttemptEnded EndOf(const report::JobFacts& attempt, TimePoint dead_at,
+                        const std::vector<std::pair<NodeId, TimePoint>>& unheard,
                         const hosts::HostList& hosts) {
   job::AttemptEnded ended;
   ended.verdict = attempt.verdict;
@@ -82,10 +96,19 @@ job::AttemptEnded EndOf(const report::JobFacts& attempt, TimePoint dead_at,
     if (!node.spare || !node.gone || node.let_go) continue;
     if (const auto host = IndexOf(hosts, node.host)) ended.lost_spares.push_back(*host);
   }
+  ended.joined = std::all_of(
+      attempt.verdict.nodes.begin(), attempt.verdict.nodes.end(), [&attempt](NodeId node) {
+        return node.value() < attempt.nodes.size() && attempt.nodes[node.value()].joined;
+      });
   ended.dead_at = dead_at;
   for (const job::RankEnd& rank : attempt.ranks) {
     ended.ran =
         std::max<Duration>(ended.ran, std::chrono::nanoseconds(rank.exit.monotonic_nanos()));
+  }
+  for (const auto& [node, at] : unheard) {
+    const auto host = IndexOf(hosts, report::HostOf(attempt, node));
+    if (!host) continue;
+    ended.unheard.push_back({*host, at, attempt.nodes[node.value()].inventory.boot_id()});
   }
   ended.done = !attempt.ranks.empty() &&
                std::all_of(attempt.ranks.begin(), attempt.ranks.end(), [](const auto& rank) {

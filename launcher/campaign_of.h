@@ -31,7 +31,10 @@ hosts::HostList ListOf(const hosts::HostList& hosts, const std::vector<uint32_t>
 std::vector<uint32_t> JoinedOf(const report::JobFacts& attempt, const hosts::HostList& hosts);
 
 // How an attempt on some of `hosts` ended.
+// Those with ranks, by node rank.
+std::vector<uint32_t> SeatsOf(const report::JobFacts& attempt, const hosts::HostList& hosts);
 job::AttemptEnded EndOf(const report::JobFacts& attempt, TimePoint dead_at,
+                        const std::vector<std::pair<NodeId, TimePoint>>& unheard,
                         const hosts::HostList& hosts);
 
 }  // namespace dtrain

@@ -40,7 +40,13 @@ CampaignRun::CampaignRun(PreparedLaunch& launch, Handlers handlers)
 
 PresentAttempt::Handlers CampaignRun::AttemptHandlers() {
   PresentAttempt::Handlers handlers;
-  handlers.on_runs = [this] { Decide(job::AttemptRuns{JoinedOf(attempt_.now().facts(), hosts_)}); };
+  handlers.on_runs = [this] {
+    const report::JobFacts facts = attempt_.now().facts();
+    // An elastic job gives ranks by its own rules, and a file of ranks names the hosts.
+    const bool fixed = attempt_.fixed() != nullptr && launch_.options().job.plan.rankfile.empty();
+    Decide(job::AttemptRuns{JoinedOf(facts, hosts_),
+                            fixed ? SeatsOf(facts, hosts_) : std::vector<uint32_t>()});
+  };
   handlers.on_changed = [this] {
     if (!launch_.options().quiet) progress_.Update();
   };
@@ -183,7 +189,8 @@ absl::Status CampaignRun::TakeOver(const v1::JournalState& before) {
 }
 
 void CampaignRun::OnAttemptOver() {
-  job::AttemptEnded ended = EndOf(attempt_.now().facts(), attempt_.now().dead_at(), hosts_);
+  job::AttemptEnded ended =
+      EndOf(attempt_.now().facts(), attempt_.now().dead_at(), attempt_.now().unheard(), hosts_);
   ended.stopped = attempt_.now().stopped();
   const size_t before = core_->ended().size();
   const TimePoint now = launch_.loop().Now();

@@ -41,6 +41,8 @@ job::JobOptions SessionOptions(const job::JobOptions& of_all, uint32_t number) {
   options.exit_timeout = Duration::zero();
   options.check_plan = nullptr;
   options.doubtful.clear();
+  options.seats.clear();
+  options.retry_for = Duration::zero();  // hosts come and go
   return options;
 }
 
@@ -102,6 +104,7 @@ void ElasticHosts::Survey(std::vector<hosts::HostEntry> hosts) {
   options.plan.nodes.reset();
   // Of a command's hosts others may come in the place of those that do not answer.
   options.min_nodes = !asked_.empty() ? 0 : discovery_ != nullptr ? 1 : least_;
+  if (asked_.empty() && discovery_ == nullptr) options.retry_for = options_.retry_for;
   if (!asked_.empty() && !network_.empty()) options.net = network_;
   // A lone host would be given loopback, by which none that comes later could reach it.
   if (options.net.empty() && discovery_ != nullptr && hosts.size() == 1) options.net = "0.0.0.0/0";

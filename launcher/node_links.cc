@@ -76,8 +76,13 @@ void NodeLinks::SetSafe(NodeId id, const v1::LogPosition& position) {
 
 void NodeLinks::Connect(NodeId id, const hosts::HostEntry& entry,
                         std::optional<NodeLink::Takeover> takeover) {
+  nodes_[id.value()]->entry = entry;
   NodeLink::Handlers handlers;
   handlers.on_phase = [this, id](transport::Phase phase) {
+    transport::Redials::Place& place = nodes_[id.value()]->place;
+    // Until it answers it is known by why it did not.
+    if (phase == transport::Phase::kConnecting && place) return;
+    place = {};
     handlers_.on_event(job::NodePhase{id, PhaseText(phase)});
   };
   // Of a job that is kept, agents outlive their connection wherever they are.
@@ -111,7 +116,22 @@ void NodeLinks::OnClosed(NodeId id, absl::Status why) {
   const bool unknown = transport::IsUnknownHost(why);
   const bool refused = transport::IsNotAuthorised(why);
   const bool anew = transport::WasStartedAnew(why);
-  handlers_.on_event(job::NodeClosed{id, std::move(why), unknown, refused, anew});
+  std::string passes = transport::WhatPasses(why);
+  nodes_[id.value()]->place = {};
+  job::NodeClosed closed{id, std::move(why), unknown, refused, anew};
+  closed.passes = std::move(passes);
+  handlers_.on_event(std::move(closed));
+}
+
+// Posted at least: this is called by what is destroyed here.
+void NodeLinks::ConnectAgain(const job::ConnectAgain& again) {
+  Node& node = *nodes_[again.node.value()];
+  node.said_goodbye = false;
+  node.again.After(redials_.Pause(again.tries), [this, &node, id = again.node] {
+    node.link.reset();
+    node.place = redials_.Enter(
+        [this, &node, id] { Connect(id, hosts::HostEntry(node.entry), std::nullopt); });
+  });
 }
 
 void NodeLinks::Send(const job::ToAgent& message) {
@@ -188,6 +208,8 @@ void NodeLinks::DialAnew(NodeId id) {
 
 void NodeLinks::Disconnect(NodeId id) {
   Node& node = *nodes_[id.value()];
+  node.again.Cancel();
+  node.place = {};
   const bool wait = node.link != nullptr && node.said_goodbye && !node.disconnecting;
   if (!std::exchange(node.disconnecting, true) && node.link != nullptr) ++leaving_;
   if (wait) {

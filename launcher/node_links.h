@@ -61,6 +61,8 @@ class NodeLinks {
   void SendTo(NodeId id, const v1::JobRequest& request) { SendTo(id, SharedRequest(request)); }
   void OpenLogs(NodeId id, const std::string& job_id, uint32_t attempt);
   void NextLogs(NodeId id);
+  // After NodeClosed of one that had no session: connects once more, after a pause.
+  void ConnectAgain(const job::ConnectAgain& again);
   void DialAnew(NodeId id);
   // After a Goodbye the agent closes the stream when its session has ended: then, and not before,
   // nothing of ours is left there.
@@ -76,7 +78,10 @@ class NodeLinks {
     bool said_goodbye = false;
     bool disconnecting = false;
     loop::Timer goodbye_timer;
-    explicit Node(loop::Loop& loop) : goodbye_timer(loop) {}
+    hosts::HostEntry entry;
+    loop::Timer again;                // before it is tried again
+    transport::Redials::Place place;  // of a try that is not the first
+    explicit Node(loop::Loop& loop) : goodbye_timer(loop), again(loop) {}
   };
 
   void Connect(NodeId id, const hosts::HostEntry& entry,

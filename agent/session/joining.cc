@@ -1,14 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/session/joining.h"
 
+#include <unistd.h>
+
+#include <chrono>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "agent/inventory/limits.h"
 #include "common/base/exit_code.h"
 #include "common/os/logout.h"
+#include "common/os/process_tree.h"
 
 namespace dtrain::session {
+namespace {
+
+// Between two looks for processes of an earlier attempt.
+constexpr Duration kEarlierPause = std::chrono::milliseconds(100);
+
+}  // namespace
 
 void Joining::Do(const SendWelcome&) {
   v1::SessionEvent event = WelcomeEvent();
@@ -34,8 +44,21 @@ void Joining::Do(const SendWelcome&) {
     inventory.set_probe_port(probe_listener_->port());
     inventory.set_probe_reply(probe_listener_->reply());
     *event.mutable_welcome()->mutable_inventory() = std::move(inventory);
-    handlers_.tell(event);
+    TellWelcome(std::move(event));
   });
+}
+
+// The launcher may have lost this node while it had workers, and knows of none that live once it is
+// welcome. Their shepherd ends them, as it does not hear their agent any more.
+void Joining::TellWelcome(v1::SessionEvent event) {
+  if (hello_.attempt() > 0 && !hello_.has_elastic() && !agent_.self.resumable &&
+      !os::FindByEnvironment(geteuid(), {absl::StrCat("DTRAIN_JOB_ID=", hello_.job_id())})
+           .empty()) {
+    earlier_.After(kEarlierPause,
+                   [this, event = std::move(event)]() mutable { TellWelcome(std::move(event)); });
+    return;
+  }
+  handlers_.tell(event);
 }
 
 void Joining::WelcomeAgain(absl::AnyInvocable<void(const v1::SessionEvent&)> then) {

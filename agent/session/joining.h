@@ -30,7 +30,8 @@ class Joining {
         hello_(hello),
         holdings_(holdings),
         shepherd_(shepherd),
-        handlers_(std::move(handlers)) {}
+        handlers_(std::move(handlers)),
+        earlier_(agent.loop) {}
   ~Joining() { *alive_ = false; }
   Joining(const Joining&) = delete;
   Joining& operator=(const Joining&) = delete;
@@ -51,6 +52,7 @@ class Joining {
  private:
   bool PrepareResident();
   void GiveHeldPorts();
+  void TellWelcome(v1::SessionEvent event);
   v1::SessionEvent WelcomeEvent() const;
   void ReadInventory(absl::AnyInvocable<void(v1::Inventory)> then);
   void Refuse(v1::NodeFailure::Kind kind, int exit_code, std::string message);
@@ -65,6 +67,7 @@ class Joining {
   std::unique_ptr<inventory::Prober> prober_;
   std::optional<inventory::HeldPorts> held_ports_;
   bool looking_ = false;  // for the launcher
+  loop::Timer earlier_;   // while an earlier attempt has processes here
   const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
 

@@ -149,7 +149,9 @@ std::vector<Flag> SshFlags() {
        [](View v, RawLaunch& o) { return Set(v, o.options.transport.ssh_config); }},
       {"--ssh-port", kGroup, "PORT", "ssh port of hosts whose entry in the host list has none",
        [](View v, RawLaunch& o) { return Set(v, 1, 65535, o.options.transport.ssh_port); }},
-      {"--connect-timeout", kGroup, "TIME", "time allowed to reach a host, default 10s",
+      {"--connect-timeout", kGroup, "TIME",
+       "time allowed to reach a host, default 10s. Until then it is tried\n"
+       "again if it boots or its name is not known yet",
        [](View v, RawLaunch& o) { return Set(v, 100 * kMs, o.options.transport.connect_timeout); }},
       {"--rsh", kGroup, "COMMAND",
        "reach hosts with this command instead of ssh\n"
@@ -399,8 +401,13 @@ std::vector<Flag> DetachFlags() {
 std::vector<Flag> TimeFlags() {
   constexpr View kGroup = "Time and failure";
   return {
-      {"--start-timeout", kGroup, "TIME", "time until all workers must run, default 2m",
-       [](View v, RawLaunch& o) { return Set(v, kSecond, o.options.job.start_timeout); }},
+      {"--start-timeout", kGroup, "TIME",
+       "time until all workers must run, default 2m. If given, hosts that\n"
+       "cannot be reached yet are tried again for as long",
+       [](View v, RawLaunch& o) {
+         o.options.job.retry_each = false;
+         return Set(v, kSecond, o.options.job.start_timeout);
+       }},
       {"--min-nodes", kGroup, "N",
        "leave out hosts that cannot be reached, if at least N can;\n"
        "once N are there, the others have 30s. Default: all hosts",

@@ -328,6 +328,10 @@ absl::StatusOr<Command> ParseLaunch(const std::vector<std::string>& args,
   }
   if (launch.ok()) {
     launch->launch.detach.words = args;
+    job::JobOptions& job = launch->launch.job;
+    job.retry_for = job.retry_each
+                        ? std::min(launch->launch.transport.connect_timeout, job.start_timeout)
+                        : job.start_timeout;
     return launch;
   }
   return absl::InvalidArgumentError(absl::StrCat(launch.status().message(), "\n", kSeeLaunch));

@@ -81,6 +81,7 @@ CampaignCore::CampaignCore(CampaignOptions options, const CampaignPast& past, Ti
     BackOff();
   }
   for (const uint32_t host : past.left_out) hosts_[host].left_out = true;
+  seats_ = past.seats;
   if (!past.pauses) return;
   if (attempt_ > 0) join_by_ = now_ + past.wait + options_.join_timeout;
   Pause(now_ + past.wait);
@@ -113,7 +114,8 @@ TimePoint CampaignCore::NextDeadline() const {
 void CampaignCore::On(const AttemptRuns& runs) {
   if (state_ != State::kAttempt) return;
   welcomed_.clear();
-  for (Host& host : hosts_) host.set_aside = false;
+  seats_ = runs.seats;
+  for (Host& host : hosts_) host.set_aside = host.waited_for = false;
   if (runs_since_ == kNever) runs_since_ = now_;  // else since a launcher before us
   join_by_ = kNever;
   if (scales_up_ || stop_signal_ != 0) return;
@@ -203,6 +205,8 @@ void CampaignCore::On(const AttemptEnded& end) {
       return JoinAgain(end);
     case Next::kBeginAgain:
       return BeginAgain(end);
+    case Next::kPlanAgain:
+      return PlanAgain(end);
   }
 }
 
@@ -233,6 +237,7 @@ void CampaignCore::On(const CampaignTick&) {
 CampaignCore::Next CampaignCore::Judge(const AttemptEnded& end) const {
   using Kind = Verdict::Kind;
   if (end.verdict.kind == Kind::kLauncher) return Next::kBeginAgain;
+  if (MayPlanAgain(end)) return Next::kPlanAgain;
   if (!restarts()) return Next::kOver;
   const bool again = attempt_ > 0 && runs_since_ == kNever;
   switch (end.verdict.kind) {
@@ -280,6 +285,15 @@ uint32_t CampaignCore::eligible() const {
       std::count_if(hosts_.begin(), hosts_.end(), [](const Host& host) { return !host.left_out; }));
 }
 
+// Of those that the attempt had.
+bool CampaignCore::SufficesWithout(const std::vector<uint32_t>& hosts) const {
+  const auto others =
+      static_cast<uint32_t>(std::count_if(hosts_.begin(), hosts_.end(), [](const Host& host) {
+        return !host.left_out && !host.set_aside;
+      }));
+  return others >= options_.least_hosts + hosts.size();
+}
+
 // The job goes on without the hosts that it lost: such a restart costs none.
 bool CampaignCore::IsReplaced(const AttemptEnded& end) const {
   if (end.verdict.kind != Verdict::Kind::kNode || end.verdict.exit_code != kExitNodeLost) {
@@ -317,7 +331,7 @@ void CampaignCore::Restart(const AttemptEnded& end) {
     return End(std::move(verdict));
   }
   Blame(end);
-  const TimePoint at = std::max(now_ + BackOff(), end.dead_at);
+  const TimePoint at = std::max(now_ + BackOff(), NotBefore(end, /*restarts=*/true));
   const std::string which = replaced
                                 ? std::string("restart, not counted as other hosts can take over,")
                                 : absl::StrCat("restart ", used + 1, " of ", options_.max_restarts);
@@ -340,14 +354,14 @@ void CampaignCore::RestartScaledUp(const AttemptEnded& end) {
   scales_up_.reset();
   Welcome(ended_.back());
   BlameGpus(end);
-  const TimePoint at = std::max(now_ + BackOff(), end.dead_at);
+  const TimePoint at = std::max(now_ + BackOff(), NotBefore(end, /*restarts=*/true));
   ++attempt_;
   join_by_ = at + options_.join_timeout;
   Pause(at);
 }
 
 void CampaignCore::JoinAgain(const AttemptEnded& end) {
-  const TimePoint at = std::max(now_ + kJoinAgain, end.dead_at);
+  const TimePoint at = std::max(now_ + kJoinAgain, NotBefore(end, /*restarts=*/true));
   if (at >= join_by_) {
     Verdict verdict = end.verdict;
     verdict.kind = Verdict::Kind::kNode;
@@ -379,7 +393,7 @@ std::string CampaignCore::TakeBackLeftOut() {
 
 // Nothing of it is to blame, and nothing has run.
 void CampaignCore::BeginAgain(const AttemptEnded& end) {
-  const TimePoint at = std::max(now_, end.dead_at);
+  const TimePoint at = std::max(now_, NotBefore(end, attempt_ > 0));
   ended_.pop_back();
   actions_.emplace_back(Announce{absl::StrCat(
       "dtrain: ", end.verdict.message,
@@ -387,6 +401,51 @@ void CampaignCore::BeginAgain(const AttemptEnded& end) {
                 : "; it starts again")});
   if (attempt_ > 0) join_by_ = at + options_.join_timeout;
   Pause(at);
+}
+
+// Hosts that are gone before the workers ran are as if they had never come: others take their
+// places, or else each is awaited once more.
+bool CampaignCore::MayPlanAgain(const AttemptEnded& end) const {
+  if (!end.verdict.absent || end.hosts.empty() || runs_since_ != kNever) return false;
+  if (SufficesWithout(end.hosts)) return true;
+  // Those that could not be reached have had their time. A restart has more of it.
+  return attempt_ == 0 && end.joined &&
+         std::none_of(end.hosts.begin(), end.hosts.end(),
+                      [this](uint32_t host) { return hosts_[host].waited_for; });
+}
+
+void CampaignCore::PlanAgain(const AttemptEnded& end) {
+  const bool without = SufficesWithout(end.hosts);
+  const char* who = end.hosts.size() == 1 ? "that host" : "those hosts";
+  std::string how = absl::StrCat("and waits for ", who);
+  for (const uint32_t index : end.hosts) {
+    Host& host = hosts_[index];
+    if (without) {
+      how = absl::StrCat("without ", who, ", unless it is back at once");
+      // The second time it is not even asked.
+      host.set_aside = host.waited_for || !end.joined;
+      host.doubtful = true;
+    }
+    host.waited_for = true;
+  }
+  const TimePoint at = std::max(now_, NotBefore(end, attempt_ > 0));
+  ended_.pop_back();
+  actions_.emplace_back(
+      Announce{absl::StrCat("dtrain: ", end.cause, "; nothing has run yet: the start begins again ",
+                            how, at > now_ ? absl::StrCat(", in ", Rounded(at - now_)) : "")});
+  Pause(at);
+}
+
+// The next attempt asks the agents of lost hosts itself whether workers are left, but not of those
+// that it leaves out; nor does an agent look for them in the first attempt.
+TimePoint CampaignCore::NotBefore(const AttemptEnded& end, bool restarts) {
+  for (const Unheard& unheard : end.unheard) hosts_[unheard.host].unheard = unheard;
+  TimePoint at = end.unheard.empty() ? end.dead_at : TimePoint::min();
+  for (const Host& host : hosts_) {
+    if (!host.unheard || (restarts && !host.left_out && !host.set_aside)) continue;
+    at = std::max(at, host.unheard->dead_at);
+  }
+  return at;
 }
 
 // The job had enough without them, and is not to wait for them. They may have answered, and have no
@@ -490,7 +549,11 @@ void CampaignCore::Start() {
     if (hosts_[i].left_out || hosts_[i].set_aside) continue;
     begin.hosts.push_back(i);
     begin.doubtful.push_back(hosts_[i].doubtful);
+    if (hosts_[i].unheard && hosts_[i].unheard->dead_at > now_) {
+      begin.unheard.push_back(*hosts_[i].unheard);
+    }
   }
+  begin.seats = seats_;
   if (options_.time_limit > Duration::zero()) {
     begin.time_limit =
         std::max<Duration>(begin_ + options_.time_limit - now_, std::chrono::milliseconds(1));

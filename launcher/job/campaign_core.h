@@ -43,11 +43,18 @@ struct CampaignOptions {
 // All of its workers have started.
 struct AttemptRuns {
   std::vector<uint32_t> hosts = {};  // that have joined it
+  std::vector<uint32_t> seats = {};  // those with ranks, by node rank
 };
 // A GPU whose error says that its host is not to be used again.
 struct BadGpu {
   uint32_t host = 0;  // index of CampaignOptions::hosts
   std::string what;   // "GPU 3 reported Xid 79 (GPU has fallen off the bus)"
+};
+// A host whose workers may live until then, if it has not been rebooted since.
+struct Unheard {
+  uint32_t host = 0;
+  TimePoint dead_at;
+  std::string boot_id;
 };
 // Every node has reported that nothing of it lives, or is lost.
 struct AttemptEnded {
@@ -59,8 +66,11 @@ struct AttemptEnded {
   std::string stopped;                // JobCore::stopped()
   // The workers of lost nodes have ended by then, by their own lease. The past: none are lost.
   TimePoint dead_at;
+  // JobCore::unheard(). If there are some, dead_at says no more.
+  std::vector<Unheard> unheard = {};
   Duration ran = Duration::zero();  // the rank that did so longest
   bool done = false;                // each rank has ended with 0 before it was told to
+  bool joined = false;              // all of `hosts` had
 };
 // One of those that are looked for.
 struct HostLooked {
@@ -84,8 +94,10 @@ using CampaignEvent =
 // ---- actions ------------------------------------------------------------------------------
 struct BeginAttempt {
   uint32_t attempt = 0;
-  std::vector<uint32_t> hosts;  // in the order of CampaignOptions::hosts
-  std::vector<bool> doubtful;   // of these: it was lost, and may not be back
+  std::vector<uint32_t> hosts;   // in the order of CampaignOptions::hosts
+  std::vector<bool> doubtful;    // of these: it was lost, and may not be back
+  std::vector<Unheard> unheard;  // of these
+  std::vector<uint32_t> seats;   // who had the node ranks when the job ran last; empty: it has not
   Duration time_limit = Duration::zero();
 };
 struct Announce {
@@ -128,6 +140,7 @@ struct CampaignPast {
   bool pauses = false;               // before the next
   Duration wait = Duration::zero();  // the rest of that
   std::vector<uint32_t> left_out;    // hosts
+  std::vector<uint32_t> seats;       // AttemptRuns::seats
   Duration age = Duration::zero();   // of the job
   int stop_signal = 0;               // it was told to end
   std::string stop_from = {};        // by whom
@@ -171,9 +184,11 @@ class CampaignCore {
     bool doubtful = false;        // the last of them ended as it was lost
     bool left_out = false;        // while enough others are there
     bool set_aside = false;       // until an attempt runs: one with it has not come to that
+    std::optional<Unheard> unheard;
+    bool waited_for = false;  // likewise: it was lost before that once, and dialled again
   };
   // What comes after an attempt.
-  enum class Next { kOver, kRestart, kJoinAgain, kBeginAgain };
+  enum class Next { kOver, kRestart, kJoinAgain, kBeginAgain, kPlanAgain };
 
   void On(const AttemptRuns&);
   void On(const AttemptEnded& end);
@@ -192,6 +207,9 @@ class CampaignCore {
   void RestartScaledUp(const AttemptEnded& end);
   void JoinAgain(const AttemptEnded& end);
   void BeginAgain(const AttemptEnded& end);
+  bool MayPlanAgain(const AttemptEnded& end) const;
+  void PlanAgain(const AttemptEnded& end);
+  TimePoint NotBefore(const AttemptEnded& end, bool restarts);
   void Blame(const AttemptEnded& end);
   void BlameGpus(const AttemptEnded& end);
   void Count(const AttemptRecord& record, uint32_t host);
@@ -204,6 +222,7 @@ class CampaignCore {
   void Start();
   void End(Verdict verdict);
   uint32_t eligible() const;
+  bool SufficesWithout(const std::vector<uint32_t>& hosts) const;
 
   const CampaignOptions options_;
   const TimePoint begin_;
@@ -218,6 +237,7 @@ class CampaignCore {
   int stop_signal_ = 0;
   std::string stop_from_;
   std::vector<Host> hosts_;
+  std::vector<uint32_t> seats_;  // of the attempt that ran last
   ScaleUp scale_up_;
   std::optional<EndAttempt> scales_up_;  // the present attempt is being ended for that
   bool waits_told_ = false;              // that its next checkpoint is awaited for that

@@ -55,6 +55,12 @@ CampaignPast PastOf(const v1::JournalState& state, const hosts::HostList& hosts,
   past.begun = state.phase() == v1::JournalState::PHASE_BEGUN ||
                state.phase() == v1::JournalState::PHASE_RUNS;
   past.runs = state.phase() == v1::JournalState::PHASE_RUNS;
+  if (state.runs().attempt() == state.attempt().attempt()) {
+    for (const v1::RunningNode& node : state.runs().nodes()) {
+      if (static_cast<int>(node.node()) >= state.attempt().hosts_size()) continue;
+      indices(std::vector{state.attempt().hosts(static_cast<int>(node.node()))}, past.seats);
+    }
+  }
   if (past.runs) past.ran = since(state.runs().unix_nanos());
   past.pauses = state.phase() == v1::JournalState::PHASE_RESTARTING;
   if (state.has_attempt()) past.attempt = state.attempt().attempt();

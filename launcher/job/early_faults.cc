@@ -23,8 +23,9 @@ void EarlyFaults::SetFailed(NodeId node) {
   if (!cluster_.view(node).joined) ++never_joined_;
 }
 
-void EarlyFaults::Add(NodeId node, std::string text, int exit_code) {
+void EarlyFaults::Add(NodeId node, std::string text, int exit_code, bool absent) {
   const TimePoint now = cluster_.now();
+  all_absent_ = all_absent_ && absent;
   faults_.Add(node, std::move(text), exit_code);
   if (settle_by_ == kNever) settle_by_ = now + kLongestQuiet;
   settle_at_ = std::min(now + kQuiet, settle_by_);
@@ -45,8 +46,11 @@ void EarlyFaults::Conclude() {
   // If the job never starts, nobody was left out of it.
   faults_.Append(left_out_);
   left_out_.Clear();
+  // Those that may come yet are not what ends this start, unless something else does for good.
+  const bool any_waited_for = retries_.any() && !all_absent_;
+  if (any_waited_for) retries_.AddTo(faults_);
   const std::string of = absl::StrCat(faults_.size(), " of ", Count(cluster_.size(), "node"));
-  const std::string heading = never_joined_ > 0
+  const std::string heading = never_joined_ > 0 || any_waited_for
                                   ? absl::StrCat("could not start the agents on ", of, ":")
                                   : absl::StrCat(of, " failed before the start:");
   stop_.Stop({.kind = Verdict::Kind::kNode,
@@ -54,7 +58,8 @@ void EarlyFaults::Conclude() {
               .message = Text(heading),
               .rank = {},
               .signal = 0,
-              .nodes = faults_.Nodes()});
+              .nodes = faults_.Nodes(),
+              .absent = all_absent_});
 }
 
 TimePoint EarlyFaults::NextDeadline() const {

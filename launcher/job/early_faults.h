@@ -8,6 +8,7 @@
 #include "launcher/job/cluster.h"
 #include "launcher/job/fault_list.h"
 #include "launcher/job/out.h"
+#include "launcher/job/retries.h"
 #include "launcher/job/stop_phase.h"
 
 namespace dtrain::job {
@@ -16,8 +17,8 @@ namespace dtrain::job {
 // job ends when all nodes have joined or failed, or no more has gone wrong for a while.
 class EarlyFaults {
  public:
-  EarlyFaults(const Cluster& cluster, Out& out, StopPhase& stop)
-      : cluster_(cluster), out_(out), stop_(stop), failed_(cluster.size()) {}
+  EarlyFaults(const Cluster& cluster, Out& out, const Retries& retries, StopPhase& stop)
+      : cluster_(cluster), out_(out), retries_(retries), stop_(stop), failed_(cluster.size()) {}
 
   bool any() const { return !faults_.empty(); }
   bool has_failed(NodeId node) const { return failed_[node.value()]; }
@@ -25,7 +26,8 @@ class EarlyFaults {
   std::string Text(const std::string& heading) const { return faults_.Text(heading, cluster_); }
 
   void SetFailed(NodeId node);  // once for each; one of the next two follows
-  void Add(NodeId node, std::string text, int exit_code);
+  // `absent`: see Verdict.
+  void Add(NodeId node, std::string text, int exit_code, bool absent = false);
   void LeaveOut(NodeId node, std::string text, int exit_code);
   void TellLeftOut();
   void Conclude();  // ends the job
@@ -36,10 +38,12 @@ class EarlyFaults {
  private:
   const Cluster& cluster_;
   Out& out_;
+  const Retries& retries_;
   StopPhase& stop_;
   std::vector<bool> failed_;  // by node
   size_t never_joined_ = 0;
   FaultList faults_;
+  bool all_absent_ = true;
   FaultList left_out_;  // of hosts that the job can do without
   TimePoint settle_at_ = kNever;
   TimePoint settle_by_ = kNever;

@@ -28,6 +28,7 @@
 #include "launcher/job/rank_table.h"
 #include "launcher/job/rank_watch.h"
 #include "launcher/job/reserve_phase.h"
+#include "launcher/job/retries.h"
 #include "launcher/job/run_phase.h"
 #include "launcher/job/stall_watch.h"
 #include "launcher/job/start_limit.h"
@@ -62,14 +63,15 @@ struct JobPhases {
   StallWatch stall_watch{cluster, out, ranks, mpi_watch, rank_watch};
   RunPhase run{
       cluster, ranks, lease_watch, stop, own_pauses, losses, {rank_watch, mpi_watch, stall_watch}};
-  EarlyFaults early_faults{cluster, out, stop};
+  Retries retries{cluster, out};
+  EarlyFaults early_faults{cluster, out, retries, stop};
   StartLimit start_limit{cluster, early_faults, stop};
   StartPhase start{cluster, out, ranks, stop, start_limit, stall_watch, run};
   ReservePhase reserve{cluster, out, early_faults, start_limit, stop};
   HoldPhase hold{cluster, out, early_faults, reserve, start};
   ProbePhase probe{cluster, out, early_faults, stop, hold};
   PlanPhase plan{cluster, out, ranks, early_faults, stop, reserve, probe};
-  JoinPhase join{cluster, out, lease_watch, stop, own_pauses, early_faults, losses, plan};
+  JoinPhase join{cluster, out, lease_watch, stop, own_pauses, retries, early_faults, losses, plan};
   Takeover takeover{cluster, out, ranks, lease_watch, stop, stall_watch, run};
 
   // By its type, for the table.
@@ -81,13 +83,14 @@ struct JobPhases {
   // Those with a deadline of their own, in the order in which they are called when several are due;
   // LeaseWatch comes before them.
   auto Timed() {
-    return std::tie(warnings, reserve, join, start_limit, early_faults, cancels, mpi_watch,
+    return std::tie(warnings, reserve, retries, join, start_limit, early_faults, cancels, mpi_watch,
                     stall_watch, stop);
   }
 
   void Dispatch(const Event& event);
   void CheckDeadlines();
   void Violation(NodeId node, absl::string_view what);
+  TimePoint DeadAt(NodeId node) const;
 };
 
 namespace {
@@ -460,18 +463,32 @@ const std::vector<std::string>& JobCore::warnings() const { return phases_->out.
 
 const std::string& JobCore::stopped() const { return phases_->losses.stopped(); }
 
-TimePoint JobCore::dead_at() const {
-  const Cluster& cluster = phases_->cluster;
-  TimePoint heard = TimePoint::min();
-  for (uint32_t i = 0; i < cluster.size(); ++i) {
-    const NodeId node(i);
-    if (!cluster.node(node).told_to_start || cluster.node(node).ended) continue;
-    heard = std::max(
-        {heard, phases_->lease_watch.last_heard(node), phases_->lease_watch.last_beat(node)});
-  }
-  if (heard == TimePoint::min()) return heard;
+TimePoint JobPhases::DeadAt(NodeId node) const {
+  if (!cluster.node(node).told_to_start || cluster.node(node).ended) return TimePoint::min();
+  const TimePoint heard = std::max(lease_watch.last_heard(node), lease_watch.last_beat(node));
   const JobOptions& options = cluster.options();
   return heard + std::max(options.lease, options.away) + options.grace + kEndOfWorkers;
+}
+
+TimePoint JobCore::dead_at() const {
+  TimePoint all = TimePoint::min();
+  for (uint32_t i = 0; i < phases_->cluster.size(); ++i) {
+    all = std::max(all, phases_->DeadAt(NodeId(i)));
+  }
+  return all;
+}
+
+std::vector<std::pair<NodeId, TimePoint>> JobCore::unheard() const {
+  std::vector<std::pair<NodeId, TimePoint>> nodes;
+  const Cluster& cluster = phases_->cluster;
+  if (cluster.options().generation > 0 || cluster.options().elastic) return nodes;
+  for (uint32_t i = 0; i < cluster.size(); ++i) {
+    const TimePoint dead_at = phases_->DeadAt(NodeId(i));
+    if (dead_at == TimePoint::min()) continue;
+    if (cluster.view(NodeId(i)).resumable) return {};
+    nodes.emplace_back(NodeId(i), dead_at);
+  }
+  return nodes;
 }
 
 size_t JobCore::secondary_deaths() const {

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -44,6 +45,10 @@ struct JobOptions {
   bool survey = false;   // stop after the probes, on all that the nodes have: nothing is reserved
   std::string probe_token;  // 32 random bytes
   Duration start_timeout = std::chrono::seconds(120);
+  // Hosts that cannot be reached for a reason that passes are tried again for so long: from the
+  // launch, or (`retry_each`) each from its first try. Zero: no host is.
+  Duration retry_for = Duration::zero();
+  bool retry_each = true;
   // Hosts that cannot be reached are left out when this many can. Zero: all must be reached.
   uint32_t min_nodes = 0;
   // Hosts that have joined and get no rank stay, with what they could give reserved, for the next
@@ -51,6 +56,13 @@ struct JobOptions {
   bool keep_spares = false;
   // By node: it was lost before, and is not waited for as long as others. Empty: none was.
   std::vector<bool> doubtful;
+  // By node rank: who had it in the attempt before; none: a host that this one does not have. See
+  // Seated().
+  std::vector<std::optional<NodeId>> seats;
+  // By node: workers of an attempt before may live there, on a machine with that boot id; absent:
+  // they do not. Nothing starts before it has joined, or it is `clear_at`. Empty: nowhere.
+  std::vector<std::optional<std::string>> unheard;
+  TimePoint clear_at = TimePoint::min();
   // --wait: for GPUs and cores that other jobs have; zero: not at all.
   Duration wait = Duration::zero();
   Duration lease = std::chrono::seconds(15);
@@ -111,6 +123,7 @@ struct NodeClosed {
   bool not_authorised = false;  // one side does not let the other in
   bool started_anew = false;    // the machine, with nothing of the job
   bool output_lost = false;     // of its workers, which have ended; `why` says what of it
+  std::string passes = {};      // why it may come yet, in few words; empty: it does not
 };
 // Every log byte up to each LogEnd has been delivered. Due once after each OpenLogs, after the
 // node's Finished (at once when that names no log), unless NodeClosed comes instead.
@@ -176,6 +189,11 @@ struct OpenLogs {
 struct Disconnect {
   NodeId node;
 };
+// Try to connect to it once more, after a pause that grows with the tries that have failed.
+struct ConnectAgain {
+  NodeId node;
+  int tries = 0;
+};
 // Look for another way to an agent that is silent, beside the connection that there is: a network
 // that is back is told to a new one at once, and to an old one when its next repetition is due,
 // which TCP puts off twice as far each time. Comes again and again while the node is suspect.
@@ -190,7 +208,7 @@ struct PlanReady {};  // plan() is valid from now on
 struct Finish {};     // result() is valid; nothing comes after it
 
 using Action = std::variant<ToAgent, ToAgents, ToShepherd, ToShepherds, Beat, OpenLogs, Disconnect,
-                            DialAnew, Warn, PlanReady, Finish>;
+                            ConnectAgain, DialAnew, Warn, PlanReady, Finish>;
 
 // ---- what it tells ------------------------------------------------------------------------
 enum class State {
@@ -246,6 +264,9 @@ struct Verdict {
   };
   PassedOn passed_on = {};
   std::vector<NodeId> nodes = {};  // kNode: whose fault it is; kWorker: that rank's
+  // kNode: before the workers ran, these nodes could not be reached or were lost. Nothing else is
+  // known against them, and without them all may be well.
+  bool absent = false;
 };
 
 // What a GPU of the job has reported while the attempt ran.
@@ -312,6 +333,9 @@ class JobCore {
   const std::vector<std::string>& warnings() const;  // given so far, up to a thousand
   // When the workers of lost nodes have ended, by their own lease. The past: none are lost.
   TimePoint dead_at() const;
+  // The same of each of them, if the job's next agent there joins only when they have: it does not
+  // where sessions outlive their connection, nor in an elastic job. Empty: none, or not all.
+  std::vector<std::pair<NodeId, TimePoint>> unheard() const;
 
  private:
   std::unique_ptr<JobPhases> phases_;

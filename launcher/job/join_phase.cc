@@ -26,13 +26,14 @@ std::vector<std::string> HostNames(const hosts::HostList& hosts) {
 }  // namespace
 
 JoinPhase::JoinPhase(Cluster& cluster, Out& out, LeaseWatch& lease_watch, StopPhase& stop,
-                     OwnPauses& own_pauses, EarlyFaults& early_faults, Losses& losses,
-                     PlanPhase& plan)
+                     OwnPauses& own_pauses, Retries& retries, EarlyFaults& early_faults,
+                     Losses& losses, PlanPhase& plan)
     : cluster_(cluster),
       out_(out),
       lease_watch_(lease_watch),
       stop_(stop),
       own_pauses_(own_pauses),
+      retries_(retries),
       early_faults_(early_faults),
       losses_(losses),
       plan_(plan),
@@ -49,6 +50,7 @@ bool JoinPhase::IsDoubtful(NodeId node) const {
 
 void JoinPhase::OnPhase(const Event& event) {
   const auto& phase = std::get<NodePhase>(event);
+  retries_.OnPhase(phase.node);
   cluster_.SetWaitingFor(phase.node, phase.waiting_for);
 }
 
@@ -58,6 +60,7 @@ void JoinPhase::OnConnected(const Event& event) {
   if (cluster_.node(id).connected || early_faults_.has_failed(id)) return;
   cluster_.SetConnected(id, true);
   cluster_.SetReached(id, connected.reached);
+  retries_.OnConnected(id);
   cluster_.SetWaitingFor(id, "its inventory");
   // It says that it lives from the Hello on, also while it takes its inventory.
   lease_watch_.Watch(id, connected.same_machine);
@@ -124,6 +127,8 @@ absl::Status JoinPhase::OnWelcome(const Event& event) {
     cluster_.SetInventory(id, message.event.welcome().inventory());
     cluster_.SetWaitingFor(id, "");
     lease_watch_.OnWelcome(message);
+    retries_.Forget(id);
+    TellKilled(id);
     Decided(id);
     CheckAllDecided();
   }
@@ -160,8 +165,42 @@ void JoinPhase::CheckAllDecided() {
   }
   last_call_at_ = kNever;
   if (early_faults_.any()) return early_faults_.Conclude();
+  if (!MayBegin()) return;
   early_faults_.TellLeftOut();
   plan_.Begin();
+}
+
+// Its session broke, and its machine stands: it was no power cut.
+void JoinPhase::TellKilled(NodeId id) {
+  const JobOptions& options = cluster_.options();
+  const std::string& boot_id = cluster_.view(id).inventory.boot_id();
+  if (id.value() >= options.unheard.size() || boot_id.empty()) return;
+  if (options.unheard[id.value()] != boot_id) return;
+  out_.Warn(absl::StrCat(
+      cluster_.host(id), " has not been rebooted, and nothing of the job is left there: dtrain's ",
+      "processes or their connection were killed (a rank that kills all processes of its user, as ",
+      "`kill -9 -1` does, or somebody there)"));
+}
+
+// Of hosts that have not joined, workers of an attempt before may still live.
+bool JoinPhase::MayBegin() {
+  awaits_end_ = false;
+  const JobOptions& options = cluster_.options();
+  if (cluster_.now() >= options.clear_at) return true;
+  std::vector<std::string> names;
+  for (uint32_t i = 0; i < options.unheard.size(); ++i) {
+    if (options.unheard[i] && !cluster_.view(NodeId(i)).joined) {
+      names.push_back(cluster_.host(NodeId(i)));
+    }
+  }
+  if (names.empty()) return true;
+  awaits_end_ = true;
+  out_.Warn(absl::StrCat(
+      "waiting ",
+      FormatSeconds(std::chrono::ceil<std::chrono::seconds>(options.clear_at - cluster_.now())),
+      " until the workers of ", rendezvous::FormatHosts(names),
+      " must have ended, as nothing is heard from there"));
+  return false;
 }
 
 void JoinPhase::Decided(NodeId id) {
@@ -181,9 +220,10 @@ bool JoinPhase::MayLeaveOut(NodeId id) const {
          cluster_.size() - early_faults_.never_joined() >= cluster_.options().min_nodes;
 }
 
-void JoinPhase::Fault(NodeId id, std::string text, int exit_code) {
+void JoinPhase::Fault(NodeId id, std::string text, int exit_code, bool absent) {
   if (early_faults_.has_failed(id)) return;
   if (cluster_.is_spare(id)) return losses_.LoseSpare(id, text);
+  retries_.Forget(id);
   lease_watch_.Forget(id);
   early_faults_.SetFailed(id);
   if (!cluster_.view(id).joined) Decided(id);
@@ -193,21 +233,31 @@ void JoinPhase::Fault(NodeId id, std::string text, int exit_code) {
     return CheckAllDecided();
   }
   cluster_.SetWaitingFor(id, "");
-  early_faults_.Add(id, std::move(text), exit_code);
+  early_faults_.Add(id, std::move(text), exit_code, absent);
   if (cluster_.state() == State::kConnecting) CheckAllDecided();
 }
 
 void JoinPhase::OnClosed(const Event& event) {
   const auto& closed = std::get<NodeClosed>(event);
-  cluster_.SetConnected(closed.node, false);
   const bool joined = cluster_.view(closed.node).joined;
+  const bool was_connected = cluster_.node(closed.node).connected;
+  cluster_.SetConnected(closed.node, false);
   if (joined && HasGivenUsUp(closed) && own_pauses_.Blame()) return;
   std::string text(closed.why.message());
   if (text.empty()) text = "its agent ended the session before the job started";
   if (joined) text = own_pauses_.WithThem(std::move(text));
   int exit_code = closed.unknown_host ? kExitUsage : kExitStartAgents;
   if (closed.not_authorised) exit_code = kExitNotAuthorised;
-  Fault(closed.node, Printable(text), exit_code);
+  text = Printable(text);
+  std::string passes = closed.passes;
+  // Its own word has another code.
+  if (was_connected && absl::IsUnavailable(closed.why)) passes = "its connection broke";
+  if (!joined && !passes.empty() && !early_faults_.has_failed(closed.node)) {
+    lease_watch_.Forget(closed.node);
+    if (retries_.TryAgain(closed.node, text, passes, exit_code)) return;
+    if (retries_.Has(closed.node)) text = retries_.Why(closed.node);
+  }
+  Fault(closed.node, std::move(text), exit_code, /*absent=*/!passes.empty());
 }
 
 void JoinPhase::OnFailure(const Event& event) {
@@ -218,15 +268,28 @@ void JoinPhase::OnFailure(const Event& event) {
 }
 
 void JoinPhase::OnSilent(NodeId node, std::string why) {
-  Fault(node, own_pauses_.WithThem(std::move(why)), kExitNodeLost);
+  if (!cluster_.view(node).joined) absl::StrAppend(&why, ", since its agent had answered");
+  Fault(node, own_pauses_.WithThem(std::move(why)), kExitNodeLost, /*absent=*/true);
 }
 
 TimePoint JoinPhase::NextDeadline() const {
-  return cluster_.state() == State::kConnecting ? last_call_at_ : kNever;
+  if (cluster_.state() != State::kConnecting) return kNever;
+  return awaits_end_ ? std::min(last_call_at_, cluster_.options().clear_at) : last_call_at_;
 }
 
 void JoinPhase::OnDeadline() {
-  if (cluster_.now() >= NextDeadline()) LastCall();
+  if (cluster_.state() == State::kConnecting) EndRetries();
+  if (cluster_.state() != State::kConnecting) return;
+  if (cluster_.now() >= last_call_at_) LastCall();
+  if (awaits_end_ && cluster_.now() >= cluster_.options().clear_at) CheckAllDecided();
+}
+
+// Whatever is under way to them.
+void JoinPhase::EndRetries() {
+  for (const NodeId node : retries_.Due()) {
+    const int exit_code = retries_.ExitCode(node);
+    Fault(node, retries_.Why(node), exit_code, /*absent=*/true);
+  }
 }
 
 // There are enough, and the rest has had its time.
@@ -235,10 +298,13 @@ void JoinPhase::LastCall() {
   for (uint32_t i = 0; i < cluster_.size(); ++i) {
     const NodeView& view = cluster_.view(NodeId(i));
     if (view.joined || early_faults_.has_failed(NodeId(i))) continue;
+    const std::string why = retries_.Has(NodeId(i))
+                                ? retries_.Why(NodeId(i))
+                                : absl::StrCat("it was waiting for ", view.waiting_for);
     Fault(NodeId(i),
           absl::StrCat("it had not joined ", FormatSeconds(last_call_),
-                       " after enough other hosts had; it was waiting for ", view.waiting_for),
-          kExitRendezvous);
+                       " after enough other hosts had; ", why),
+          kExitRendezvous, /*absent=*/true);
   }
 }
 

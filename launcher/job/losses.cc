@@ -38,16 +38,17 @@ void Losses::OnClosed(const Event& event) {
   }
   if (absl::IsNotFound(closed.why)) {
     // An agent that came back without the job: its shepherd and workers are gone.
-    return Lose(closed.node, Printable(why), closed.started_anew ? kExitNodeLost : kExitAgentLost);
+    return Lose(closed.node, Printable(why), closed.started_anew ? kExitNodeLost : kExitAgentLost,
+                /*absent=*/true);
   }
   int exit_code = cluster_.state() == State::kStarting ? kExitStartAgents : kExitNodeLost;
   if (closed.not_authorised) exit_code = kExitNotAuthorised;
-  LoseConnection(closed.node, Printable(why), exit_code, closed.output_lost);
+  LoseConnection(closed, Printable(why), exit_code);
 }
 
 void Losses::OnSilent(NodeId node, const std::string& why) {
   if (cluster_.is_spare(node)) return LoseSpare(node, own_pauses_.WithThem(why));
-  LoseConnection(node, why, kExitNodeLost);
+  LoseConnection({node, absl::UnavailableError(why)}, why, kExitNodeLost);
 }
 
 void Losses::OnShepherdSilent(NodeId node, Duration silence) {
@@ -59,9 +60,11 @@ void Losses::OnShepherdSilent(NodeId node, Duration silence) {
         kExitAgentLost);
 }
 
-void Losses::LoseConnection(NodeId node, const std::string& why, int exit_code, bool output_lost) {
+void Losses::LoseConnection(const NodeClosed& closed, const std::string& why, int exit_code) {
+  const NodeId node = closed.node;
   const JobOptions& options = cluster_.options();
-  std::string text = absl::StrCat(output_lost ? "" : "the connection to its agent is lost: ", why);
+  std::string text =
+      absl::StrCat(closed.output_lost ? "" : "the connection to its agent is lost: ", why);
   if (cluster_.node(node).ended) {
     absl::StrAppend(&text, "; its workers had ended, but ",
                     cluster_.node(node).released ? "not all of their output has arrived"
@@ -70,7 +73,8 @@ void Losses::LoseConnection(NodeId node, const std::string& why, int exit_code, 
     absl::StrAppend(&text, "; it ends its workers by itself within ",
                     FormatSeconds(std::max(options.lease, options.away) + options.grace));
   }
-  Lose(node, std::move(text), exit_code);
+  // One that breaks a rule is there.
+  Lose(node, std::move(text), exit_code, /*absent=*/absl::IsUnavailable(closed.why));
 }
 
 // Where it still hears us, what it holds is free at once.
@@ -85,12 +89,13 @@ void Losses::LoseSpare(NodeId node, const std::string& why, bool is_closed) {
 }
 
 // A job that is being stopped goes on with the other nodes.
-void Losses::Lose(NodeId node, std::string text, int exit_code) {
+void Losses::Lose(NodeId node, std::string text, int exit_code, bool absent) {
   stop_.OnLost(node);
   const bool told = stop_.verdicts().is_own_pause() && ranks_.told_to_end(node);
   if (!told) {
     text = own_pauses_.WithThem(std::move(text));
     Cause cause = Cause::Fault(node, text, exit_code);
+    cause.absent = absent && IsBeforeRun();
     if (ranks_.living_on(node) > 0) cause.silent_since = lease_watch_.last_heard(node);
     if (stop_.Stop(std::move(cause)) == Verdicts::Taken::kNot) {
       out_.Warn(absl::StrCat(cluster_.host(node), ": ", text));
@@ -111,6 +116,7 @@ void Losses::OnFailure(const Event& event) {
   Cause cause = FaultOf(node, std::move(text), FailureExitCode(failure));
   cause.served_ranks =
       failure.kind() == v1::NodeFailure::KIND_HELPER && failure.exit_code() == kExitAgentLost;
+  cause.absent = cause.absent && !cause.served_ranks;
   const bool refused =
       failure.kind() == v1::NodeFailure::KIND_REFUSED && !cluster_.node(node).started;
   if (refused) stop_.OnRefused(node);
@@ -140,9 +146,17 @@ void Losses::Fault(NodeId node, std::string text, int exit_code) {
   stop_.Stop(FaultOf(node, std::move(text), exit_code));
 }
 
+bool Losses::IsBeforeRun() const {
+  const std::vector<PhaseTime>& phases = cluster_.phases();
+  return std::none_of(phases.begin(), phases.end(),
+                      [](const PhaseTime& phase) { return phase.state == State::kRunning; });
+}
+
 Cause Losses::FaultOf(NodeId node, std::string text, int exit_code) const {
   Cause cause = Cause::Fault(node, std::move(text), exit_code);
   cause.same_start = cluster_.node(node).told_to_start && !cluster_.node(node).started;
+  // Its shepherd was killed, or hangs.
+  cause.absent = exit_code == kExitAgentLost && IsBeforeRun();
   return cause;
 }
 

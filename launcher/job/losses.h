@@ -47,8 +47,9 @@ class Losses {
   void LoseSpare(NodeId node, const std::string& why, bool is_closed = false);
 
  private:
-  void LoseConnection(NodeId node, const std::string& why, int exit_code, bool output_lost = false);
-  void Lose(NodeId node, std::string text, int exit_code);
+  void LoseConnection(const NodeClosed& closed, const std::string& why, int exit_code);
+  void Lose(NodeId node, std::string text, int exit_code, bool absent);
+  bool IsBeforeRun() const;
   Cause FaultOf(NodeId node, std::string text, int exit_code) const;
 
   const Cluster& cluster_;

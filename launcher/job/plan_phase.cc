@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/exit_code.h"
 #include "launcher/job/plan_checks.h"
+#include "launcher/job/seats.h"
 #include "launcher/plan/free.h"
 
 namespace dtrain::job {
@@ -77,8 +78,9 @@ bool PlanPhase::Place() {
 absl::StatusOr<plan::Plan> PlanPhase::PlanOn(const std::vector<v1::Inventory>& inventories) const {
   const JobOptions& options = cluster_.options();
   absl::StatusOr<plan::Plan> planned =
-      options.min_nodes > 0 ? PlaceOnPresent(inventories)
-                            : plan::Place(cluster_.hosts(), inventories, options.plan);
+      options.min_nodes > 0 || !options.seats.empty()
+          ? PlaceOnPresent(inventories)
+          : plan::Place(cluster_.hosts(), inventories, options.plan);
   if (!planned.ok()) return planned;
   std::vector<v1::Inventory> used;
   for (const plan::PlannedNode& node : planned->nodes) {
@@ -91,7 +93,8 @@ absl::StatusOr<plan::Plan> PlanPhase::PlanOn(const std::vector<v1::Inventory>& i
   return planned;
 }
 
-// --min-nodes: those that have not joined by now are left out.
+// --min-nodes: those that have not joined by now are left out. A restart leaves ranks where they
+// were.
 absl::StatusOr<plan::Plan> PlanPhase::PlaceOnPresent(
     const std::vector<v1::Inventory>& inventories) const {
   hosts::HostList there = cluster_.hosts();
@@ -99,10 +102,12 @@ absl::StatusOr<plan::Plan> PlanPhase::PlaceOnPresent(
   std::vector<v1::Inventory> theirs;
   std::vector<NodeId> ids;
   for (uint32_t i = 0; i < cluster_.size(); ++i) {
-    if (!cluster_.view(NodeId(i)).joined) continue;
-    there.entries.push_back(cluster_.hosts().entries[i]);
-    theirs.push_back(inventories[i]);
-    ids.emplace_back(i);
+    if (cluster_.view(NodeId(i)).joined) ids.emplace_back(i);
+  }
+  ids = Seated(ids, cluster_.options().seats);
+  for (const NodeId id : ids) {
+    there.entries.push_back(cluster_.hosts().entries[id.value()]);
+    theirs.push_back(inventories[id.value()]);
   }
   plan::PlanOptions wanted = cluster_.options().plan;
   if (wanted.nodes) wanted.nodes = std::min<uint32_t>(*wanted.nodes, ids.size());

@@ -127,6 +127,7 @@ void Verdicts::Take(Cause cause) {
 
 void Verdicts::AddFault(const Cause& cause) {
   faults_.Add(cause.node, cause.text, cause.verdict.exit_code);
+  all_absent_ = all_absent_ && cause.absent;
 }
 
 bool Verdicts::IsEarlier(const Cause& cause) const {
@@ -164,6 +165,7 @@ void Verdicts::Conclude(bool succeeded) {
   if (stands_ == Stands::kFault) {
     verdict_.message = faults_.Text("several nodes failed:", cluster_);
     verdict_.nodes = faults_.Nodes();
+    verdict_.absent = all_absent_;
   }
   if (stands_ == Stands::kFailure) {
     const Rank first = std::exchange(
@@ -190,6 +192,7 @@ void Verdicts::Conclude(bool succeeded) {
   if (!verdict_.message.empty()) verdict_.message += "\n";
   verdict_.message += left_behind_.Text("some workers may still be running:", cluster_);
   verdict_.exit_code = kExitCleanup;
+  verdict_.absent = false;
 }
 
 }  // namespace dtrain::job

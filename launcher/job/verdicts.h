@@ -45,6 +45,7 @@ struct Cause {
   NodeId node;
   std::string text;
   bool same_start = false;          // of a node that was told to start, and has not
+  bool absent = false;              // see Verdict
   bool served_ranks = false;        // it is the end of a server that ranks were using
   TimePoint silent_since = kNever;  // of a node with ranks: when it was heard last
 };
@@ -91,6 +92,7 @@ class Verdicts {
   int64_t stopped_unix_nanos_ = 0;  // likewise: when all were told to end
   TimePoint open_until_ = kNever;   // kFailure, kFault: when it has settled
   FaultList faults_;                // while kFault stands
+  bool all_absent_ = true;          // of these
   FaultList left_behind_;
   std::map<int, std::string> passed_on_;  // from whom, by signal
 };

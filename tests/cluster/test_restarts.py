@@ -121,6 +121,21 @@ def test_a_host_that_is_shut_down_costs_no_restart(cluster, way):
         end_ssh_sessions(gone)
 
 
+# As `kill -9 -1` of a rank does it. The host answers when it is asked again, and so nothing waits for leases.
+def test_a_host_whose_processes_were_all_killed(cluster):
+    hit = cluster.nodes[1]
+    job = cluster.start_launch(["--max-restarts", "1", "--lease", "100s", "--grace", "100s", *cluster.hosts_flag(1), "--", *LIVES])
+    job.wait_for("attempt 0 of 4", count=4)
+    for pid, _, _ in leftovers.processes(hit):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    job.wait_for("attempt 1 of 4", count=4, timeout=60)
+    assert "dtrain: restart 1 of 1 in 1 s" in job.err, job.err
+    assert "node1 has not been rebooted, and nothing of the job is left there" in job.err, job.err
+    job.signal(signal.SIGINT)
+    assert job.wait(20).code == 130
+
+
 def test_a_spare_takes_the_place_of_a_host_that_dies(cluster):
     gone = cluster.nodes[1]
     job = start(cluster, "--spare", 1, *cluster.hosts_flag(1))
@@ -133,6 +148,8 @@ def test_a_spare_takes_the_place_of_a_host_that_dies(cluster):
     finally:
         cluster.heal(gone)
     assert sorted(re.findall(r"attempt 1 of 3 on (node\d)", job.out)) == ["node0", "node2", "node3"], job.out
+    # With the node rank of the one that is gone: the ranks of the others stay where they were.
+    assert "[1] attempt 1 of 3 on node3" in job.out and "[2] attempt 1 of 3 on node2" in job.out, job.out
     assert "node1 is left out" in job.err, job.err
     job.signal(signal.SIGINT)
     assert job.wait(20).code == 130

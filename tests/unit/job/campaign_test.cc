@@ -775,5 +775,109 @@ TEST_F(CampaignTest, AnAttemptWhoseRanksHaveRunWasStarted) {
   EXPECT_EQ(core_->ended().back().ran, milliseconds(100));
 }
 
+// ---- hosts that are gone before the workers ran ----
+class AbsentHostsTest : public CampaignTest {
+ public:
+  void GoneBefore(std::vector<uint32_t> hosts, bool joined = true,
+                  int exit_code = kExitStartAgents) {
+    AttemptEnded end;
+    end.verdict.kind = End::kNode;
+    end.verdict.exit_code = exit_code;
+    end.verdict.absent = true;
+    end.verdict.message = end.cause = "gone";
+    end.hosts = std::move(hosts);
+    end.joined = joined;
+    end.dead_at = TimePoint::min();
+    Feed(end);
+  }
+};
+
+TEST_F(AbsentHostsTest, OthersTakeTheirPlacesUncounted) {
+  Make(4, 0, /*least=*/2);
+  GoneBefore({1});
+  EXPECT_FALSE(verdict_);
+  EXPECT_THAT(said_.back(), HasSubstr("the start begins again without that host"));
+  EXPECT_EQ(Wait(), Duration::zero());
+  EXPECT_EQ(begun_.back().attempt, 0u);
+  // If it is there again it may come, but is not waited for.
+  EXPECT_THAT(begun_.back().hosts, ElementsAre(0, 1, 2, 3));
+  EXPECT_THAT(begun_.back().doubtful, ElementsAre(false, true, false, false));
+  // The second time it is not asked.
+  GoneBefore({1});
+  Wait();
+  EXPECT_THAT(begun_.back().hosts, ElementsAre(0, 2, 3));
+  Feed(AttemptRuns{});
+  EXPECT_EQ(core_->counted(), 0u);
+  EXPECT_THAT(core_->ended(), IsEmpty());
+}
+
+TEST_F(AbsentHostsTest, ThoseThatNeverCameAreNotAskedAgain) {
+  Make(4, 0, /*least=*/2);
+  GoneBefore({1, 3}, /*joined=*/false);
+  Wait();
+  EXPECT_THAT(begun_.back().hosts, ElementsAre(0, 2));
+  GoneBefore({0}, /*joined=*/false);
+  ASSERT_TRUE(verdict_);
+  EXPECT_EQ(verdict_->exit_code, kExitStartAgents);
+}
+
+TEST_F(AbsentHostsTest, OneThatTheJobNeedsIsAwaitedOnce) {
+  Make(2, 0);
+  GoneBefore({1});
+  EXPECT_THAT(said_.back(), HasSubstr("and waits for that host"));
+  Wait();
+  EXPECT_THAT(begun_.back().hosts, ElementsAre(0, 1));
+  EXPECT_THAT(begun_.back().doubtful, ElementsAre(false, false));
+  GoneBefore({1});
+  ASSERT_TRUE(verdict_);
+}
+
+TEST_F(AbsentHostsTest, OnceTheJobRunsItIsALostNode) {
+  Make(4, 0, /*least=*/2);
+  Feed(AttemptRuns{});
+  GoneBefore({1}, true, kExitNodeLost);
+  ASSERT_TRUE(verdict_);
+}
+
+TEST_F(AbsentHostsTest, AStopIsObeyed) {
+  Make(4, 0, /*least=*/2);
+  Feed(StopAsked{SIGINT});
+  GoneBefore({1});
+  ASSERT_TRUE(verdict_);
+  EXPECT_EQ(verdict_->exit_code, kExitSignalBase + SIGINT);
+}
+
+// ---- workers that may live where nobody is heard ----
+TEST_F(CampaignTest, ARestartAsksForWorkersInsteadOfWaiting) {
+  Make(3, 1, /*least=*/3);
+  Runs(minutes(2));
+  AttemptEnded end;
+  end.verdict.kind = End::kNode;
+  end.verdict.exit_code = kExitNodeLost;
+  end.cause = "lost";
+  end.hosts = {1};
+  end.dead_at = now_ + seconds(45);
+  end.unheard = {{1, end.dead_at, "boot1"}};
+  Feed(end);
+  EXPECT_EQ(Wait(), seconds(1));
+  ASSERT_EQ(begun_.back().unheard.size(), 1u);
+  EXPECT_EQ(begun_.back().unheard[0].dead_at, end.dead_at);
+}
+
+TEST_F(CampaignTest, WhereNobodyAsksARestartWaits) {
+  Make(3, 1, /*least=*/3);
+  Runs(minutes(2));
+  Ends(End::kNode, kExitNodeLost, {1}, now_ + seconds(45));
+  EXPECT_EQ(Wait(), seconds(45));
+}
+
+TEST_F(CampaignTest, ARestartKeepsTheNodeRanks) {
+  Make(3, 1);
+  Feed(AttemptRuns{{0, 1, 2}, {0, 2}});
+  WorkerFails();
+  Wait();
+  EXPECT_THAT(begun_.back().seats, ElementsAre(0, 2));
+}
+
 }  // namespace
 }  // namespace dtrain::job
