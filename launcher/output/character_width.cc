@@ -12,8 +12,7 @@ struct Range {
   char32_t first, last;
 };
 
-// Of Unicode 14: general categories Mn, Me and Cf, and the vowels and finals of
-// Hangul.
+// Of Unicode 14: general categories Mn, Me and Cf, and the vowels and finals of Hangul.
 constexpr Range kCombining[] = {
     {0x300, 0x36f},     {0x483, 0x489},     {0x591, 0x5bd},     {0x5bf, 0x5bf},
     {0x5c1, 0x5c2},     {0x5c4, 0x5c5},     {0x5c7, 0x5c7},     {0x600, 0x605},

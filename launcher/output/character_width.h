@@ -5,8 +5,8 @@
 
 namespace dtrain::output {
 
-// Columns of a terminal that a character, which is no control, takes: 0 (it is
-// drawn on the one before), 1 or 2 (Chinese, most emoji). Pure.
+// Columns of a terminal that a character, which is no control, takes: 0 (it is drawn on the one
+// before), 1 or 2 (Chinese, most emoji). Pure.
 size_t CharacterWidth(char32_t c);
 
 }  // namespace dtrain::output

@@ -103,8 +103,7 @@ void Display::Clear(StreamId id, Stream& stream) {
   unfinished_.erase(id);
 }
 
-// Lines that have stood long enough stand from now on; where nothing is drawn,
-// they are written.
+// Lines that have stood long enough stand from now on; where nothing is drawn, they are written.
 void Display::Expire(const Moment& moment) {
   if (moment.now < look_) return;
   look_ = kNever;
@@ -220,8 +219,7 @@ void Display::EndTail() {
   tail_.reset();
 }
 
-// Whether a line that is finished needs nothing more, because it was written as
-// it stood.
+// Whether a line that is finished needs nothing more, because it was written as it stood.
 bool Display::IsWritten(StreamId id, Stream& stream, absl::string_view line) {
   const std::string was = std::move(stream.written.front());
   stream.written.erase(stream.written.begin());
@@ -270,8 +268,7 @@ void Display::UserEndedLine() {
     tail_.reset();
   }
   if (!prompt_) return;
-  // The cursor has gone to the row below, and the prompt with its answer
-  // scrolls like any line.
+  // The cursor has gone to the row below, and the prompt with its answer scrolls like any line.
   leftovers_ = drawn_rows_ > 1;
   drawn_.clear();
   drawn_rows_ = 0;
@@ -288,8 +285,7 @@ std::vector<Display::Row> Display::StandingRows() const {
       if (!stream.stands->IsBlank(i)) rows.push_back({id, &stream, i});
     }
   }
-  // Of a rank that has both a bar and a prompt, the prompt comes first: the
-  // cursor goes there.
+  // Of a rank that has both a bar and a prompt, the prompt comes first: the cursor goes there.
   std::stable_sort(rows.begin(), rows.end(), [](const Row& a, const Row& b) {
     return std::pair(a.id.first, a.stream->stands->overwritten()) <
            std::pair(b.id.first, b.stream->stands->overwritten());
@@ -353,8 +349,8 @@ std::string Display::Erase() {
   return out;
 }
 
-// The cursor stays in the first row, so that to erase all of them nothing need
-// be known of what a terminal that was resized has made of them.
+// The cursor stays in the first row, so that to erase all of them nothing need be known of what a
+// terminal that was resized has made of them.
 std::string Display::Draw(Size size, const std::string& time) {
   changed_ = false;
   const std::vector<std::string> texts = Texts(size, time);

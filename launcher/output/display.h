@@ -22,11 +22,10 @@
 
 namespace dtrain::output {
 
-// Turns the bytes of many ranks into what one terminal, pipe or file shows:
-// whole lines, which never mix, and the lines that stand: progress bars and
-// prompts, which have no end yet. At the bottom of a terminal those are drawn
-// as rows of their own, below the lines that scroll; elsewhere their latest
-// state is written once a second. Pure.
+// Turns the bytes of many ranks into what one terminal, pipe or file shows: whole lines, which
+// never mix, and the lines that stand: progress bars and prompts, which have no end yet. At the
+// bottom of a terminal those are drawn as rows of their own, below the lines that scroll; elsewhere
+// their latest state is written once a second. Pure.
 class Display {
  public:
   enum class Kind {
@@ -53,9 +52,8 @@ class Display {
 
   explicit Display(Kind kind) : kind_(kind) {}
 
-  // Before the first Add, and when nothing stands: how many share it; whether
-  // tracebacks that several write are shown once; whether bytes pass as they
-  // come, without any prefix.
+  // Before the first Add, and when nothing stands: how many share it; whether tracebacks that
+  // several write are shown once; whether bytes pass as they come, without any prefix.
   struct Sharing {
     uint32_t ranks = 2;
     bool folds = false;
@@ -73,13 +71,11 @@ class Display {
   void Say(absl::string_view text);
   // dtrain's live line, on a terminal only. Any other output takes it away.
   void SetStatus(absl::string_view line);
-  // The user has ended a line at the terminal, which has shown it behind the
-  // prompt that stood.
+  // The user has ended a line at the terminal, which has shown it behind the prompt that stood.
   void UserEndedLine();
 
-  // What is to be written now. Call it after each of the above and at
-  // deadline(). `may_draw`: not where the terminal has not taken what it got
-  // before.
+  // What is to be written now. Call it after each of the above and at deadline(). `may_draw`: not
+  // where the terminal has not taken what it got before.
   std::string Take(const Moment& moment, absl::FunctionRef<Size()> size, bool may_draw = true);
   TimePoint deadline() const;
   // Bytes that Take holds back.
@@ -91,8 +87,8 @@ class Display {
     LineSplitter lines;
     TimePoint since = kNever;              // when the unfinished line began
     std::unique_ptr<StandingText> stands;  // once it has stood for a while
-    // Where nothing is drawn: before it nothing of it is written, its rows as
-    // they were last, and whether they have changed.
+    // Where nothing is drawn: before it nothing of it is written, its rows as they were last, and
+    // whether they have changed.
     TimePoint next = TimePoint::min();
     std::vector<std::string> written;
     bool changed = false;

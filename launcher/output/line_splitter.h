@@ -10,15 +10,14 @@
 
 namespace dtrain::output {
 
-// Cuts a stream of bytes into lines. A line of kMaxLine bytes without an end is
-// given out in pieces of that size, so that memory is bounded whatever a worker
-// writes. Any bytes are allowed. Pure.
+// Cuts a stream of bytes into lines. A line of kMaxLine bytes without an end is given out in pieces
+// of that size, so that memory is bounded whatever a worker writes. Any bytes are allowed. Pure.
 class LineSplitter {
  public:
   static constexpr size_t kMaxLine = 64 << 10;
 
-  // `line` is without its newline; `ended` tells whether there was one. It
-  // points into the bytes given or into this object, for the time of the call.
+  // `line` is without its newline; `ended` tells whether there was one. It points into the bytes
+  // given or into this object, for the time of the call.
   using OnLine = absl::FunctionRef<void(absl::string_view line, bool ended)>;
 
   void Add(absl::string_view bytes, OnLine on_line);

@@ -21,8 +21,7 @@ namespace {
 // Until a terminal that takes nothing is drawn on again.
 constexpr Duration kRedraw = std::chrono::milliseconds(100);
 
-// One terminal, or one pipe: what is written to either must not get between the
-// other's lines.
+// One terminal, or one pipe: what is written to either must not get between the other's lines.
 bool IsSame(int a, int b) {
   struct stat sa;
   struct stat sb;
@@ -78,8 +77,7 @@ OutputRouter::OutputRouter(loop::Loop& loop, Options options, Callbacks callback
   err_ = std::make_unique<Sink>(loop, err_fd, [this, alive = alive_](absl::Status) {
     if (*alive) CheckRoom();
   });
-  // A detached job's log, on a disk that was full: what is said later is worth
-  // as much.
+  // A detached job's log, on a disk that was full: what is said later is worth as much.
   err_->writer.GoOnAfterFailures();
 }
 
@@ -155,8 +153,7 @@ void OutputRouter::EndOfStream(Rank rank, v1::StreamKind kind) {
 
 // Writes what is to be written now, and sees to it that the rest is.
 void OutputRouter::Pump(Sink& sink) {
-  // A terminal that takes nothing shall not find a thousand old drawings when
-  // it goes on.
+  // A terminal that takes nothing shall not find a thousand old drawings when it goes on.
   const bool is_stuck = sink.draws && sink.writer.queued_bytes() > 0;
   const Display::Moment moment = Now();
   std::string bytes = sink.display.Take(
@@ -184,8 +181,7 @@ void OutputRouter::WhenRoom(loop::Task task) {
   CheckRoom();
 }
 
-// Calls the waiting tasks when there is room, else sees to it that it is called
-// again.
+// Calls the waiting tasks when there is room, else sees to it that it is called again.
 void OutputRouter::CheckRoom() {
   if (room_.empty()) return;
   if (!Full()) {
@@ -194,9 +190,8 @@ void OutputRouter::CheckRoom() {
     return;
   }
   if (waiting_) return;
-  // The writer with the most to do decides; half the limit, so that feeders do
-  // not start and stop at every write. When log files are what is full, their
-  // progress calls us.
+  // The writer with the most to do decides; half the limit, so that feeders do not start and stop
+  // at every write. When log files are what is full, their progress calls us.
   loop::BlockingWriter* busiest = &err_->writer;
   if (out_ != nullptr && out_->writer.queued_bytes() > busiest->queued_bytes()) {
     busiest = &out_->writer;
@@ -216,8 +211,7 @@ void OutputRouter::Say(absl::string_view text) {
 }
 
 void OutputRouter::ShowStatus(absl::string_view line) {
-  // A terminal that takes nothing shall not find a thousand old lines when it
-  // goes on.
+  // A terminal that takes nothing shall not find a thousand old lines when it goes on.
   if (!line.empty() && err_->writer.queued_bytes() > 0) return;
   err_->display.SetStatus(line);
   Pump(*err_);

@@ -23,21 +23,18 @@ namespace dtrain::output {
 class LogFiles;
 struct LogNames;
 
-// Brings the workers' output, and what dtrain says itself, to our stdout,
-// stderr and log files, as Display shows it. Nothing here waits for a terminal
-// or a disk: what they have not yet taken is counted, and whoever feeds us
-// stops when Full(). Loop thread.
+// Brings the workers' output, and what dtrain says itself, to our stdout, stderr and log files, as
+// Display shows it. Nothing here waits for a terminal or a disk: what they have not yet taken is
+// counted, and whoever feeds us stops when Full(). Loop thread.
 class OutputRouter {
  public:
-  // Bytes that may wait. A chunk or two more may come until all feeders have
-  // stopped.
+  // Bytes that may wait. A chunk or two more may come until all feeders have stopped.
   static constexpr size_t kLimit = 4 << 20;
 
   struct Callbacks {
     // Our stdout is gone (EPIPE, a full disk). Once; what follows is dropped.
     absl::AnyInvocable<void(absl::Status)> on_failed;
-    // One line for the user: a log file could not be written, or somebody
-    // changed it. Once each.
+    // One line for the user: a log file could not be written, or somebody changed it. Once each.
     absl::AnyInvocable<void(std::string)> on_warning;
   };
 
@@ -47,12 +44,10 @@ class OutputRouter {
   OutputRouter(const OutputRouter&) = delete;
   OutputRouter& operator=(const OutputRouter&) = delete;
 
-  // Makes the folder of the log files and proves that they can be made there,
-  // and that no other job writes to them: to those it says that `holder` does
-  // (empty: nothing). Before any worker starts.
+  // Makes the folder of the log files and proves that they can be made there, and that no other job
+  // writes to them: to those it says that `holder` does (empty: nothing). Before any worker starts.
   absl::Status Open(std::string holder = "");
-  // Before the first Deliver: decides whether lines get a tag, which are shown
-  // and where they go.
+  // Before the first Deliver: decides whether lines get a tag, which are shown and where they go.
   void SetLayout(Layout layout);
 
   void Deliver(absl::string_view host, Rank rank, v1::StreamKind stream, std::string bytes);
@@ -60,26 +55,24 @@ class OutputRouter {
   void EndOfStream(Rank rank, v1::StreamKind stream);
 
   bool Full() const;
-  // Calls `task`, once, when it is no longer (or not) full. Any number may
-  // wait.
+  // Calls `task`, once, when it is no longer (or not) full. Any number may wait.
   void WhenRoom(loop::Task task);
 
-  // dtrain's own words, on stderr, between whole lines; a newline is added
-  // where none is.
+  // dtrain's own words, on stderr, between whole lines; a newline is added where none is.
   void Say(absl::string_view text);
-  // The live line at the bottom of a terminal: replaces the last one; any other
-  // output takes it away until the next call. Empty: takes it away. Nothing
-  // happens when stderr is no terminal, or one that can draw nothing.
+  // The live line at the bottom of a terminal: replaces the last one; any other output takes it
+  // away until the next call. Empty: takes it away. Nothing happens when stderr is no terminal, or
+  // one that can draw nothing.
   void ShowStatus(absl::string_view line);
   bool is_terminal() const { return err_->draws; }
   // A line was read from the terminal, which has shown it.
   void UserEndedLine();
 
-  // Lines without an end and tracebacks that are held back go out: what is said
-  // next comes after all that was delivered.
+  // Lines without an end and tracebacks that are held back go out: what is said next comes after
+  // all that was delivered.
   void FlushLines();
-  // FlushLines, and `done` is called when everything is written or has
-  // failed. It is not called while a terminal or pipe takes nothing.
+  // FlushLines, and `done` is called when everything is written or has failed. It is not called
+  // while a terminal or pipe takes nothing.
   void Finish(loop::Task done);
   // For after the loop: what was said is written, or `at_most` is over.
   void FinishSaying(Duration at_most);

@@ -21,12 +21,10 @@ constexpr size_t kTabStop = 8;
 constexpr size_t kMostStyles = 256;
 constexpr size_t kLongestStyle = 256;
 constexpr size_t kMostMarks = 32;  // bytes on one character
-// A program that has finished so many lines without going up no longer draws
-// several.
+// A program that has finished so many lines without going up no longer draws several.
 constexpr size_t kCalm = 20;
 constexpr absl::string_view kNoStyle = "\033[0m";
-// Modes that only matter to what is drawn over: the cursor, wrapping, paste,
-// updates at once.
+// Modes that only matter to what is drawn over: the cursor, wrapping, paste, updates at once.
 constexpr absl::string_view kHarmlessModes[] = {"?25", "?7", "?12", "?2004", "?2026"};
 
 bool IsHarmlessMode(absl::string_view parameters) {
@@ -46,8 +44,7 @@ char32_t CodeOf(absl::string_view character) {
   return code;
 }
 
-// Where the parameters begin that count, those behind the last that resets all:
-// npos if none does.
+// Where the parameters begin that count, those behind the last that resets all: npos if none does.
 size_t BehindReset(const std::vector<absl::string_view>& parameters) {
   size_t behind = absl::string_view::npos;
   for (size_t i = 0; i < parameters.size(); ++i) {
@@ -218,8 +215,7 @@ void StandingText::Up(size_t by) {
   overwritten_ = true;
   lines_since_ = 0;
   reach_ = std::max(reach_, by);
-  // What stood there has gone out before anybody knew that it would be drawn
-  // over.
+  // What stood there has gone out before anybody knew that it would be drawn over.
   while (by > row_ && rows_.size() < kMostRows) {
     rows_.emplace_front();
     ++row_;

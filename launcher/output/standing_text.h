@@ -13,15 +13,13 @@
 
 namespace dtrain::output {
 
-// The unfinished line of one stream, as a terminal of its own would show it:
-// what carriage returns, backspaces, erasing and steps of the cursor make of
-// it, with its colours. Programs that draw several lines (nested progress bars)
-// move the cursor up: then it is that many lines, which go out once none of
-// them can be reached any more. Pure.
+// The unfinished line of one stream, as a terminal of its own would show it: what carriage returns,
+// backspaces, erasing and steps of the cursor make of it, with its colours. Programs that draw
+// several lines (nested progress bars) move the cursor up: then it is that many lines, which go out
+// once none of them can be reached any more. Pure.
 class StandingText {
  public:
-  // Columns of a line that has no end, and lines that a program may reach from
-  // below.
+  // Columns of a line that has no end, and lines that a program may reach from below.
   static constexpr size_t kMostColumns = 64 << 10;
   static constexpr size_t kMostRows = 64;
 
@@ -96,9 +94,8 @@ class StandingText {
 
 // Whether `bytes` move the cursor up.
 bool MovesUp(absl::string_view bytes);
-// Whether they do anything besides that a line alone, as AppendForTerminal
-// shows it, has not: steps of the cursor, erasing more than the rest of the
-// line, hiding the cursor.
+// Whether they do anything besides that a line alone, as AppendForTerminal shows it, has not: steps
+// of the cursor, erasing more than the rest of the line, hiding the cursor.
 bool NeedsScreen(absl::string_view bytes);
 
 }  // namespace dtrain::output

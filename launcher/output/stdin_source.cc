@@ -69,8 +69,8 @@ void StdinSource::Next() {
   reader_->Read(kChunk, [this, alive = alive_](std::string data) {
     if (!*alive) return;
     reading_ = false;
-    // A terminal that took the foreground away meanwhile fails the read (our
-    // thread blocks SIGTTIN); its input has not ended.
+    // A terminal that took the foreground away meanwhile fails the read (our thread blocks
+    // SIGTTIN); its input has not ended.
     if (data.empty() && InBackground()) {
       Next();
     } else {

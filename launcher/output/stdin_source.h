@@ -15,13 +15,11 @@
 
 namespace dtrain::output {
 
-// Hands our stdin to the workers that want it, a chunk at a time: the next is
-// read only when each of them has read the last, so that nothing piles up. What
-// none of them has read stays there for whoever reads our stdin after us: the
-// script that has launched the job. A terminal cannot give anything back, and
-// is read only when a worker waits for its input, and never while we are not
-// its foreground job, which would stop us or steal the shell's input. Loop
-// thread.
+// Hands our stdin to the workers that want it, a chunk at a time: the next is read only when each
+// of them has read the last, so that nothing piles up. What none of them has read stays there for
+// whoever reads our stdin after us: the script that has launched the job. A terminal cannot give
+// anything back, and is read only when a worker waits for its input, and never while we are not its
+// foreground job, which would stop us or steal the shell's input. Loop thread.
 class StdinSource {
  public:
   // `end` comes once for a rank, without data: no more will come.
@@ -35,25 +33,20 @@ class StdinSource {
   StdinSource(const StdinSource&) = delete;
   StdinSource& operator=(const StdinSource&) = delete;
 
-  // Gets what it takes to read, before any worker runs; reads nothing yet.
-  // RESOURCE_EXHAUSTED: there is no thread for it, and a job that went on
-  // without would take that for its input's end.
+  // Gets what it takes to read, before any worker runs; reads nothing yet. RESOURCE_EXHAUSTED:
+  // there is no thread for it, and a job that went on without would take that for its input's end.
   absl::Status Open();
-  // The workers run, those of a first attempt or of a later one. `who` is
-  // "none", "all" or a rank below `world_size`. Whoever started us in the
-  // background of a terminal has nothing to give: that is an end of file at
-  // once. Once it is open.
+  // The workers run, those of a first attempt or of a later one. `who` is "none", "all" or a rank
+  // below `world_size`. Whoever started us in the background of a terminal has nothing to give:
+  // that is an end of file at once. Once it is open.
   void Start(absl::string_view who, uint32_t world_size);
-  // The rank has read its last chunk, but for `unread` bytes of it; `closed`:
-  // it wants no more.
+  // The rank has read its last chunk, but for `unread` bytes of it; `closed`: it wants no more.
   void Taken(Rank rank, bool closed, uint64_t unread = 0);
-  // A rank waits for input, having read all there was; it does not say so
-  // again.
+  // A rank waits for input, having read all there was; it does not say so again.
   void Waits();
   // It ended, with or without having said what it has read.
   void RankEnded(Rank rank) { Taken(rank, true); }
-  // Nobody is left to take anything, until the next Start: that one gets what
-  // has not been read.
+  // Nobody is left to take anything, until the next Start: that one gets what has not been read.
   void Pause();
 
  private:

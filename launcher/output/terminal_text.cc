@@ -9,16 +9,14 @@ namespace {
 
 constexpr absl::string_view kNoColour = "\033[0m";
 
-// Control bytes, DEL, and what may be a C1 control: on its own in an 8-bit
-// terminal, or as the second byte of U+0080 to U+009F. Bytes within other UTF-8
-// characters are among them.
+// Control bytes, DEL, and what may be a C1 control: on its own in an 8-bit terminal, or as the
+// second byte of U+0080 to U+009F. Bytes within other UTF-8 characters are among them.
 bool NeedsCare(char c) {
   const auto byte = static_cast<unsigned char>(c);
   return (byte < 0x20 && byte != '\t') || (byte >= 0x7f && byte < 0xa0);
 }
 
-// Looks at every byte without a branch, which the compiler makes vector code
-// of.
+// Looks at every byte without a branch, which the compiler makes vector code of.
 bool IsPlain(absl::string_view text) {
   unsigned care = 0;
   for (char c : text) care |= NeedsCare(c) ? 1u : 0u;
@@ -27,8 +25,7 @@ bool IsPlain(absl::string_view text) {
 
 bool IsContinuation(char c) { return (static_cast<unsigned char>(c) & 0xc0) == 0x80; }
 
-// The length of the harmless sequence that `text`, which starts with ESC,
-// begins with; 0: none.
+// The length of the harmless sequence that `text`, which starts with ESC, begins with; 0: none.
 size_t HarmlessSequence(absl::string_view text) {
   if (text.size() < 3 || text[1] != '[') return 0;
   // Digits alone: ESC [ > 4 m, say, would change what the user's keys send.
@@ -78,8 +75,7 @@ class Writer {
     const size_t length = std::min(rest.find_first_not_of('\r'), rest.size());
     EndColour();
     out_.push_back('\r');
-    // At the end of a line nothing comes that could stand in the prefix's
-    // place.
+    // At the end of a line nothing comes that could stand in the prefix's place.
     if (length < rest.size()) Append(prefix_);
     return length;
   }
