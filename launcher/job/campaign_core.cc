@@ -430,9 +430,9 @@ void CampaignCore::PlanAgain(const AttemptEnded& end) {
   }
   const TimePoint at = std::max(now_, NotBefore(end, attempt_ > 0));
   ended_.pop_back();
-  actions_.emplace_back(
-      Announce{absl::StrCat("dtrain: ", end.cause, "; nothing has run yet: the start begins again ",
-                            how, at > now_ ? absl::StrCat(", in ", Rounded(at - now_)) : "")});
+  actions_.emplace_back(Announce{
+      absl::StrCat("dtrain: ", end.cause, "; not all workers ran yet: the start begins again ", how,
+                   at > now_ ? absl::StrCat(", in ", Rounded(at - now_)) : "")});
   Pause(at);
 }
 

@@ -39,7 +39,7 @@ def stopped(pids):
 
 def start(cluster, *flags):
     job = cluster.start_launch([*FLAGS, *flags, "--", *LIVE])
-    job.wait_for("up", count=2)
+    job.wait_for("up", count=4)  # of all hosts: before that one that is lost never came
     return job
 
 

@@ -115,7 +115,7 @@ def test_an_agent_that_is_killed_before_the_workers_run(cluster, down):
     wait_until(lambda: states(cluster)[1] == "joined", 20, "node1 does not join")
     stop_agent(cluster.nodes[1])
     # With the hosts that there are it cannot start: it waits for the one that is gone, too.
-    job.wait_for("nothing has run yet: the start begins again and waits for that host", stream="err")
+    job.wait_for("not all workers ran yet: the start begins again and waits for that host", stream="err")
     down.up()
     result = job.wait(60)
     assert result.code == 0 and all(f"on node{index}" in result.out for index in range(4)), result
@@ -127,7 +127,7 @@ def test_others_take_the_place_of_one_that_is_gone_before_the_workers_run(cluste
     job.wait_for("waiting for node3", stream="err")
     wait_until(lambda: states(cluster)[1] == "joined", 20, "node1 does not join")
     stop_agent(cluster.nodes[1])
-    job.wait_for("nothing has run yet: the start begins again without that host, unless it is back at once", stream="err")
+    job.wait_for("not all workers ran yet: the start begins again without that host, unless it is back at once", stream="err")
     down.up()
     result = job.wait(90)
     assert result.code == 0 and "on node0" in result.out and "on node2" in result.out, result

@@ -7,9 +7,11 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdlib>
 #include <functional>
 #include <string>
@@ -69,11 +71,15 @@ struct ClosedPort {
   sockaddr_in address{};
 };
 
+// Before Linux 5.6 nobody has another process's descriptors.
+bool SeesSockets() { return syscall(SYS_pidfd_getfd, -1, 0, 0) >= 0 || errno != ENOSYS; }
+
 TEST(ProcessSocketsTest, AConnectInVainToThisMachineIsSeen) {
   ClosedPort closed;
   const Doer tries([&] { (void)closed.Connect(); });
   const auto port = FailedLoopbackConnect(tries.pid());
-  ASSERT_TRUE(port.has_value());
+  ASSERT_EQ(port.has_value(), SeesSockets());
+  if (!port) return;
   EXPECT_NE(*port, ntohs(closed.address.sin_port));
   closed.socket.Reset();
   const Doer idle([] {});
