@@ -44,7 +44,7 @@ def test_the_line_on_a_terminal_says_for_what(cluster, down):
     terminal = Terminal(cluster.head)
     try:
         words = ["--start-timeout", "2m", *cluster.hosts_flag(1), "--", "hostname"]
-        terminal.type(f"{cluster.programs / 'dtrain'} launch {' '.join(words)}")
+        terminal.type(f"TERM=xterm {cluster.programs / 'dtrain'} launch {' '.join(words)}")
         terminal.wait_for(r"waiting for node3 \(connection refused, [2-9]\d* tries\)")
         down.up()
         code, shown = terminal.end()
