@@ -200,11 +200,11 @@ def test_a15_all_hosts_without_an_address_are_listed(make_cluster):
     names.write_text("hosts: files\n")
     cluster.head.run(["mount", "--bind", names, "/etc/nsswitch.conf"])
     nowhere = "nowhere1:1,node0:1,nowhere2:1,nowhere3:1"
-    result = cluster.launch(["-H", nowhere, "--", "true"], timeout=10)
+    result = cluster.launch(["--connect-timeout", "1s", "-H", nowhere, "--", "true"], timeout=10)
     assert result.code == 2, result
     assert all(result.err.count(f"nowhere{index}") == 2 for index in (1, 2, 3)), result
     cluster.nodes[1].stop_sshd()
-    result = cluster.launch(["-H", nowhere + ",node1:1", "--", "true"], timeout=10)
+    result = cluster.launch(["--connect-timeout", "1s", "-H", nowhere + ",node1:1", "--", "true"], timeout=10)
     assert result.code == 200 and "node1" in result.err and "nowhere3" in result.err, result
     names.write_text("hosts: dns\n")
     result = cluster.launch(["-H", "nowhere1:1", "--connect-timeout", "2s", "--", "true"],
