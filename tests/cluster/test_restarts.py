@@ -134,6 +134,7 @@ def test_a_host_whose_processes_were_all_killed(cluster):
     assert "node1 has not been rebooted, and nothing of the job is left there" in job.err, job.err
     job.signal(signal.SIGINT)
     assert job.wait(20).code == 130
+    hit.remove_cgroups()  # of those that were all killed
 
 
 def test_a_spare_takes_the_place_of_a_host_that_dies(cluster):

@@ -126,11 +126,11 @@ def test_when_the_first_dies_in_the_middle_the_others_start(cluster, home, way):
             os.kill(session, signal.SIGKILL)
     home.go()  # what it left behind ends, too
     result = launch.wait(30)
-    others = sorted(node.name for node in home.nodes if node is not first)
-    assert result.code == 0 and sorted(line.split()[-1] for line in result.lines) == others, result
-    assert f"{first.name} is left out (at least 2 are needed): " in result.err, result
+    # Its connection was lost, which passes: it is tried again.
+    assert result.code == 0, result
+    assert sorted(line.split()[-1] for line in result.lines) == sorted(node.name for node in home.nodes), result
     assert result.seconds < 10, result  # nobody has waited for it to the end
-    assert len(home.lines("pushes")) in (2, 3)
+    assert len(home.lines("pushes")) in (2, 3, 4)
     wait_until(lambda: not list(home.path.glob("cache/dtrain/agent-*/new-*")), 5, "its half is removed")
 
 

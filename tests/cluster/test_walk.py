@@ -172,7 +172,7 @@ def lose_a_host(cluster, watching, shell, job):
     assert re.search(r"^dtrain: .*node0.*lost", before, re.M) and re.search(r"^dtrain: .*restart", before, re.M), before
     status = told(shell, "status night")
     assert re.search(r"^warning: node0 is left out \(at least 3 are needed\): ", status, re.M), status
-    assert re.search(r"^node0 +gone ", status, re.M) and re.search(r"^0 +node1 +\d+ +running", status, re.M), status
+    assert re.search(r"^node0 +not used ", status, re.M) and re.search(r"^0 +node1 +\d+ +running", status, re.M), status
     shown = told(shell, "show night")
     assert f"{job.id} (night): running, attempt 1\n" in shown, shown
     assert re.search(r"^  attempt 0: node0: the connection to its agent is lost: ", shown, re.M), shown
