@@ -568,4 +568,10 @@ def test_a_user_whom_the_machine_does_not_know(cluster):
         assert sorted(run("logs", job, "--rank", "0").splitlines() + run("logs", job, "--rank", "1").splitlines()) == [
             f"0 of {uid}", f"1 of {uid}"]
     finally:
+        # The agent of its own stays for a minute.
+        def left():
+            return [pid for pid, _, _ in leftovers.processes(cluster.head) if os.stat(f"/proc/{pid}").st_uid == uid]
+        for pid in left():
+            os.kill(pid, signal.SIGTERM)
+        wait_until(lambda: not left(), 20, lambda: leftovers.processes(cluster.head))
         shutil.rmtree(home)
