@@ -570,7 +570,11 @@ def test_a_user_whom_the_machine_does_not_know(cluster):
     finally:
         # The agent of its own stays for a minute.
         def left():
-            return [pid for pid, _, _ in leftovers.processes(cluster.head) if os.stat(f"/proc/{pid}").st_uid == uid]
+            found = []
+            for pid, _, _ in leftovers.processes(cluster.head):
+                with contextlib.suppress(FileNotFoundError):
+                    found += [pid] if os.stat(f"/proc/{pid}").st_uid == uid else []
+            return found
         for pid in left():
             os.kill(pid, signal.SIGTERM)
         wait_until(lambda: not left(), 20, lambda: leftovers.processes(cluster.head))
