@@ -176,7 +176,7 @@ def test_a_rank_of_another_host_that_dies_in_a_barrier_is_named(cluster):
     for rank in range(3):
         said = re.search(rf"\[{rank}\] lost: (.*)", done.stdout)
         assert said and "rank 3" in said.group(1), done.stdout
-    assert re.search(r"driver: .*rank 3 on node1 was killed by signal 9 137", done.stdout), done.stdout
+    assert re.search(r"driver: .*rank 3 on node1 was killed by signal 9 \(SIGKILL\) 137", done.stdout), done.stdout
 
 
 WAITING = """

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import shutil
@@ -41,7 +42,7 @@ def for_others(launch_args):
         return None
     here = package()
     files = [(path, path.relative_to(here.parent)) for path in sorted(here.rglob("*.py"))]
-    library = next((path for path in candidates() if os.path.isabs(path)), None)
+    library = next((path for path in candidates() if os.path.isabs(path) and os.path.isfile(path)), None)
     if library:
         files.append((library, os.path.join(here.name, SONAME)))
     state = hashlib.sha256()
@@ -55,9 +56,10 @@ def for_others(launch_args):
         if not os.path.isdir(copy):
             _make(copy, files)
         os.utime(copy)
-        _remove_old(copies)
     except OSError:
         return None
+    with contextlib.suppress(OSError):  # other programs tidy up, too
+        _remove_old(copies)
     return copy
 
 

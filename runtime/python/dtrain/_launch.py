@@ -358,7 +358,7 @@ def _outcome(code, verdict, frames):
         failure = failures[raised]
         raise RemoteError(raised, failure.text, failure.traceback, code) from failure.cause
     if code != 0 or failures:
-        raise JobError(f"dtrain launch ended with exit code {code}: {_why(verdict, first)}", code)
+        raise JobError(f"dtrain launch ended with exit code {code}: {_why(verdict)}", code)
     size = verdict.get("world_size", len(reports))
     missing = sorted(set(range(size)) - set(reports))
     if missing:
@@ -368,13 +368,6 @@ def _outcome(code, verdict, frames):
     return [_functions.loads(reports[rank].result) for rank in range(size)]
 
 
-def _why(verdict, first):
+def _why(verdict):
     message = verdict.get("verdict", {}).get("message")
-    if message:
-        return _terminal.words(message)
-    for rank in verdict.get("ranks", []):
-        if rank.get("rank") == first and "signal" in rank:
-            return f"rank {first} on {rank.get('host')} was killed by signal {rank['signal']}"
-        if rank.get("rank") == first and "exit_code" in rank:
-            return f"rank {first} on {rank.get('host')} exited with code {rank['exit_code']}"
-    return "see its output"
+    return _terminal.words(message) if message else "see its output"

@@ -373,3 +373,24 @@ def test_with_num_proc_the_arguments_are_horovods():
                         (TypeError, {"num_proc": 1, "processes": 2})]:
         with pytest.raises(kind):
             dtrain.run(place, *([10] if kind is ValueError else []), **wrong)
+
+
+def test_the_copy_for_other_hosts(monkeypatch, tmp_path):
+    from dtrain import _copies
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    copy = _copies.for_others(["--lease", "9s"])
+    assert os.path.isfile(f"{copy}/dtrain/_worker.py") and os.path.isfile(f"{copy}/dtrain/libdtrain.so.0")
+    assert _copies.for_others([]) == copy
+    old = tmp_path / "dtrain/python/0123456789abcdef"
+    old.mkdir()
+    os.utime(old, (0, 0))
+    # A library that is not there is named by the ranks that need it.
+    monkeypatch.setenv("DTRAIN_LIBRARY", "/no/libdtrain.so")
+    without = _copies.for_others([])
+    assert without != copy and not os.path.exists(f"{without}/dtrain/libdtrain.so.0") and not old.exists()
+    # The user says what is in the ranks' folder, or there is no place.
+    assert _copies.for_others(["--stage=."]) is None and _copies.for_others(["--wdir", "/x"]) is None
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert _copies.for_others([]) is None
