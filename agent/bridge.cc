@@ -22,6 +22,7 @@
 #include "agent/spawn/own_spawner.h"
 #include "common/base/exit_code.h"
 #include "common/base/posix_error.h"
+#include "common/base/signal_name.h"
 #include "common/base/text.h"
 #include "common/log/log.h"
 #include "common/loop/byte_pump.h"
@@ -102,6 +103,12 @@ class Bridge {
     return absl::OkStatus();
   }
 
+  // The launcher hears of it now, and ends the job's workers elsewhere while those here end. It
+  // says goodbye when all is told.
+  void LeaveNode(const std::string& why) {
+    if (!sessions_.busy()) return HangUp();
+    sessions_.LeaveNode(why);
+  }
   // As if the launcher had gone: the session ends its workers, and kills what its shepherd does not
   // end in time; then we leave. The launcher sees the end of the stream now.
   void HangUp() {
@@ -248,12 +255,13 @@ int RunBridge(bool one_socket, BridgePurpose purpose) {
   } else if (absl::Status status = bridge.ServePipes(); !status.ok()) {
     return Fail(status);
   }
-  // A plain kill of the agent is the launcher's going away: the workers are ended first. A second
-  // one does not wait for that.
+  // A plain kill is a notice that this host goes away: workers are ended first, here and elsewhere.
+  // A second one does not wait for that. Of a terminal that is gone the launcher need not be told.
   bool told = false;
-  loop::SignalWatch signals(loop, {SIGTERM, SIGINT, SIGHUP}, [&](int) {
+  loop::SignalWatch signals(loop, {SIGTERM, SIGINT, SIGHUP}, [&](int signal) {
     if (std::exchange(told, true)) return loop.Stop();
-    bridge.HangUp();
+    if (signal == SIGHUP) return bridge.HangUp();
+    bridge.LeaveNode(absl::StrCat("dtrain got ", SignalName(signal), " there"));
   });
   loop.Run();
   // A shepherd that still runs sees its socket close, and ends its workers.

@@ -29,6 +29,7 @@
 #include "agent/systemd.h"
 #include "common/base/exit_code.h"
 #include "common/base/posix_error.h"
+#include "common/base/signal_name.h"
 #include "common/base/text.h"
 #include "common/http/server.h"
 #include "common/log/log.h"
@@ -51,6 +52,8 @@ constexpr char kNoRevocation[] = "none";
 // For launches that have begun, when the agent is told to go; well within a lease.
 constexpr Duration kDrainBound = std::chrono::seconds(5);
 constexpr Duration kDrainPause = std::chrono::milliseconds(10);
+// For jobs that end as this host is to go away. Whoever stops us may not wait for so long.
+constexpr Duration kLeaveBound = std::chrono::minutes(15);
 // Of a private agent.
 constexpr Duration kIdleLimit = std::chrono::minutes(1);
 constexpr int kLooksPerIdle = 6;
@@ -149,12 +152,23 @@ class Resident {
     http_unix_.reset();
     http_tcp_.reset();
     drained_ = std::move(done);
-    drain_until_ = loop_.Now() + kDrainBound;
+    drain_until_ = loop_.Now() + (leaves_ ? kLeaveBound : kDrainBound);
     const bool left = sessions_.LeaveSpares();
-    if (sessions_.starting()) log::Info("stopping: waiting for launches that have begun");
+    if (leaves_ && sessions_.busy()) {
+      log::Info("stopping: waiting for jobs to end");
+    } else if (sessions_.starting()) {
+      log::Info("stopping: waiting for launches that have begun");
+    }
     if (!left) return AwaitStarts();
     // Their launchers hear it over TLS, which this loop has to write first.
     alive_.After(kDrainPause, [this] { AwaitStarts(); });
+  }
+
+  // This host is to go away: jobs end, their launchers are told, and no new one is taken.
+  void LeaveNode(int signal) {
+    log::Warn(absl::StrCat("this host leaves: got ", SignalName(signal), "; jobs are ended"));
+    leaves_ = true;
+    sessions_.LeaveNode(absl::StrCat("dtrain got ", SignalName(signal), " there"));
   }
 
   // Whoever comes next finds no agent here, unless it has jobs that wait for the next one.
@@ -215,7 +229,8 @@ class Resident {
   }
 
   void AwaitStarts() {
-    const bool waits = sessions_.starting() || sessions_.farewells() > 0;
+    const bool waits =
+        sessions_.starting() || sessions_.farewells() > 0 || (leaves_ && sessions_.busy());
     if (!waits || loop_.Now() >= drain_until_) return drained_();
     alive_.After(kDrainPause, [this] { AwaitStarts(); });
   }
@@ -298,6 +313,7 @@ class Resident {
   std::optional<Door> tcp_;
   std::optional<Door> unix_;
   loop::Timer alive_{loop_};
+  bool leaves_ = false;  // this host is to go away
   TimePoint drain_until_;
   TimePoint idle_since_ = loop_.Now();
   loop::Timer idle_{loop_};
@@ -319,11 +335,15 @@ int Serve(const std::vector<std::string>& words, Config config, Security securit
   int exit_code = kExitOk;
   Resident resident(loop, *std::move(directory), config, std::move(security), std::move(systemd),
                     std::move(last_crash));
+  const bool is_private = idle_limit != Duration::max();
   bool told_to_end = false;
-  loop::SignalWatch signals(loop, {SIGTERM, SIGINT, SIGHUP}, [&](int signal) {
+  loop::SignalWatch signals(loop, {SIGTERM, SIGINT, SIGHUP, SIGUSR1}, [&](int signal) {
+    if (signal == SIGUSR1) return resident.LeaveNode(signal);
     if (signal != SIGHUP) {
       // Who says it twice does not want to wait.
       if (std::exchange(told_to_end, true)) return loop.Stop();
+      // Nobody starts a private one again: it ends with its host, or its user's sessions there.
+      if (is_private) resident.LeaveNode(signal);
       return resident.Drain([&loop] { loop.Stop(); });
     }
     auto anew = ParseConfig(words);
@@ -341,7 +361,7 @@ int Serve(const std::vector<std::string>& words, Config config, Security securit
     exit_code = Fail(status, absl::IsInvalidArgument(status) ? kExitUsage : kExitState);
     loop.Stop();
   });
-  if (idle_limit != Duration::max()) resident.EndWhenIdle(idle_limit, [&loop] { loop.Stop(); });
+  if (is_private) resident.EndWhenIdle(idle_limit, [&loop] { loop.Stop(); });
   loop.Run();
   resident.Leave();
   // Shepherds see their socket close and wait for the next agent.

@@ -74,7 +74,11 @@ void LauncherLease::Fail(v1::NodeFailure::Kind kind, int exit_code, std::string 
 
 // The launcher, to which a node's failure is the end of its job, stops the other nodes.
 void LauncherLease::OnStopAsked(const StopAsked& stop) {
-  Fail(v1::NodeFailure::KIND_UNSPECIFIED, kExitTerminated, stop.message);
+  if (stop.leaves) {
+    Fail(v1::NodeFailure::KIND_LEAVES, kExitNodeLost, stop.message);
+  } else {
+    Fail(v1::NodeFailure::KIND_UNSPECIFIED, kExitTerminated, stop.message);
+  }
   leave_by_ = std::min(leave_by_, life_.now() + kStopAnswer);
 }
 

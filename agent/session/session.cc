@@ -225,6 +225,8 @@ bool Session::StopBy(std::string message) {
   return runs;
 }
 
+void Session::EndAsNodeLeaves(std::string why) { Feed(StopAsked{std::move(why), /*leaves=*/true}); }
+
 // ---- what the core decides ----------------------------------------------------------------
 
 void Session::Feed(const Event& event) {

@@ -78,6 +78,8 @@ class Session {
   // Ends the job as its launcher would, who is told the message. False: it is over already.
   bool StopBy(std::string message);
   bool stop_asked() const { return stop_asked_; }  // by StopBy
+  // Likewise, as this node is to go away: the launcher, which is told why, may go on without it.
+  void EndAsNodeLeaves(std::string why);
 
  private:
   Session(Surroundings surroundings, Owner owner, SessionCore core,

@@ -69,9 +69,11 @@ struct GpusSeen {
   std::string error;           // why there may be more
   std::vector<uint32_t> ours;  // pids of this job's processes that still live
 };                             // with the Welcome, and for LookAtGpus
+// Somebody other than the launcher ends the job here.
 struct StopAsked {
-  std::string message;
-};               // somebody other than the launcher ends the job: who, for the launcher's report
+  std::string message;  // who, for the launcher's report
+  bool leaves = false;  // this node is to go away: the job may go on without it
+};
 struct Tick {};  // a deadline may have passed
 
 using Event = std::variant<Request, Heard, JobFrame, LauncherGone, LauncherBroke, Resumed,

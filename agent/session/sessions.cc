@@ -60,6 +60,10 @@ void Sessions::Open(std::shared_ptr<Session::Stream> stream, const auth::Identit
     }
     return stream->Finish(AnothersNow(each->hello()));
   }
+  if (!leaves_.empty()) {
+    return stream->Finish(absl::FailedPreconditionError(
+        absl::StrCat("this host is to go away and takes no jobs: ", leaves_)));
+  }
   const Owner owner{peer.account->uid, peer.account->name};
   if (std::string why = spawner_.quarantine().Why(loop_.Now(), owner.uid); !why.empty()) {
     return stream->Finish(absl::FailedPreconditionError(why));
@@ -233,6 +237,18 @@ bool Sessions::LeaveSpares() {
   }
   for (Session* session : spares) session->Leave("its agent was told to end");
   return !spares.empty();
+}
+
+void Sessions::LeaveNode(const std::string& why) {
+  if (!leaves_.empty()) return;
+  leaves_ = why;
+  std::vector<Session*> all;
+  for (const auto& each : roster_.all()) {
+    if (each != nullptr) all.push_back(each.get());
+  }
+  for (Session* session : all) {
+    session->EndAsNodeLeaves(absl::StrCat("this host leaves the job: ", why));
+  }
 }
 
 bool Sessions::Awaits(absl::FunctionRef<bool(const Owner&)> whose) const {

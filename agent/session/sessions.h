@@ -60,6 +60,9 @@ class Sessions {
   // The agent is about to end: gives back what spares hold, and tells their launchers. Whether
   // there were any.
   bool LeaveSpares();
+  // This node is to go away, for that reason: all jobs end here, and their launchers are told at
+  // once. From now on a launch is refused. Twice changes nothing.
+  void LeaveNode(const std::string& why);
   // Sessions of which the launcher is yet to hear how they ended.
   size_t farewells() const { return farewells_; }
   bool busy() const { return !roster_.all().empty() || !openings_.empty() || !visitors_.empty(); }
@@ -110,6 +113,7 @@ class Sessions {
   Visitors visitors_;
   Openings openings_;
   size_t farewells_ = 0;
+  std::string leaves_;  // why this node does; empty: it does not
   std::map<uid_t, std::shared_ptr<const bool>>
       presences_;                       // each held by the user's shepherds, too
   std::unique_ptr<Adoption> adoption_;  // until all is decided

@@ -13,6 +13,7 @@
 #include "agent/shepherd/worker_env.h"
 #include "common/base/exit_code.h"
 #include "common/base/programs.h"
+#include "common/base/signal_name.h"
 #include "common/log/log.h"
 #include "common/os/environment.h"
 #include "common/os/pidfd.h"
@@ -167,6 +168,11 @@ void Shepherd::OnSignal(int signal) {
   if (signal == SIGCHLD) {
     OnChildren();
   } else {
+    if (core_.state() <= State::kRunning) {
+      launcher_.SendFailure(MakeFailure(
+          v1::NodeFailure::KIND_LEAVES, kExitNodeLost,
+          absl::StrCat("this host leaves the job: dtrain got ", SignalName(signal), " there")));
+    }
     departure_.Hurry();
     Feed(AgentGone{});
     LetEnd();

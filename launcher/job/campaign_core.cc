@@ -23,6 +23,8 @@ constexpr size_t kMostEnds = 2;
 constexpr Duration kEndsWithin = std::chrono::minutes(10);
 constexpr size_t kMostEndsInAll = 3;
 constexpr size_t kMostGpusNamed = 3;  // errors of one host's
+// A host that has told it leaves may answer for so long, and would only lose the workers again.
+constexpr Duration kLeavingTakes = std::chrono::seconds(15);
 
 bool IsStop(int signal) {
   return signal == SIGINT || signal == SIGTERM || signal == SIGHUP || signal == SIGPIPE;
@@ -175,8 +177,8 @@ void CampaignCore::On(const AttemptEnded& end) {
   if (end.verdict.kind != Verdict::Kind::kSuccess) record.cause = end.cause;
   // One may end before others have started.
   record.ran = runs_since_ != kNever ? now_ - runs_since_ : end.ran;
-  // That a program has failed somewhere is no evidence about the host.
-  if (end.verdict.kind != Verdict::Kind::kWorker) record.hosts = end.hosts;
+  // That a program has failed somewhere is no evidence about the host, nor that the host leaves.
+  if (end.verdict.kind != Verdict::Kind::kWorker && !end.verdict.leaves) record.hosts = end.hosts;
   record.lost = end.verdict.kind == Verdict::Kind::kNode && end.verdict.exit_code == kExitNodeLost;
   record.ended = now_;
   ended_.push_back(std::move(record));
@@ -321,25 +323,44 @@ uint32_t CampaignCore::Used() const {
 }
 
 void CampaignCore::Restart(const AttemptEnded& end) {
-  const bool replaced = IsReplaced(end);
+  const bool leaves = end.verdict.leaves;
+  const bool costs = !leaves && !IsReplaced(end);
   const uint32_t used = Used();
-  ended_.back().counted = !replaced;
-  if (!replaced && used >= options_.max_restarts) {
+  ended_.back().counted = costs;
+  if (costs && used >= options_.max_restarts) {
     if (options_.max_restarts == 0) return End(end.verdict);
     Verdict verdict = end.verdict;
     verdict.exit_code = kExitRestarts;
     return End(std::move(verdict));
   }
   Blame(end);
-  const TimePoint at = std::max(now_ + BackOff(), NotBefore(end, /*restarts=*/true));
-  const std::string which = replaced
-                                ? std::string("restart, not counted as other hosts can take over,")
-                                : absl::StrCat("restart ", used + 1, " of ", options_.max_restarts);
-  actions_.emplace_back(
-      Announce{absl::StrCat("dtrain: ", which, " in ", Rounded(at - now_), ": ", end.cause)});
+  TimePoint at = std::max(now_ + BackOff(), NotBefore(end, /*restarts=*/true));
+  if (leaves) {
+    const bool without = SetLeavingAside(end);
+    if (!without) at = std::max(at, now_ + kLeavingTakes);
+    actions_.emplace_back(Announce{
+        absl::StrCat("dtrain: ", end.cause, "; the job restarts ", without ? "without " : "with ",
+                     end.hosts.size() == 1 ? "it" : "them", " in ", Rounded(at - now_))});
+  } else {
+    actions_.emplace_back(
+        Announce{absl::StrCat("dtrain: restart",
+                              costs ? absl::StrCat(" ", used + 1, " of ", options_.max_restarts)
+                                    : ", not counted as other hosts can take over,",
+                              " in ", Rounded(at - now_), ": ", end.cause)});
+  }
   ++attempt_;
   join_by_ = at + options_.join_timeout;
   Pause(at);
+}
+
+// Until an attempt runs without them. False: they are needed.
+bool CampaignCore::SetLeavingAside(const AttemptEnded& end) {
+  const bool without = SufficesWithout(end.hosts);
+  for (const uint32_t host : end.hosts) {
+    hosts_[host].set_aside = without;
+    hosts_[host].doubtful = true;
+  }
+  return without;
 }
 
 // Ended by us, and by nothing else that happened meanwhile.

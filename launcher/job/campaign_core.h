@@ -201,6 +201,7 @@ class CampaignCore {
   bool IsReplaced(const AttemptEnded& end) const;
   uint32_t Used() const;  // of max_restarts
   void Restart(const AttemptEnded& end);
+  bool SetLeavingAside(const AttemptEnded& end);
   std::string HostsBack() const;
   void DecideScaleUp();
   bool IsScaledUp(const AttemptEnded& end) const;

@@ -267,6 +267,8 @@ struct Verdict {
   // kNode: before the workers ran, these nodes could not be reached or were lost. Nothing else is
   // known against them, and without them all may be well.
   bool absent = false;
+  // kNode: nothing has failed, but these nodes are to go away, and their workers had time to end.
+  bool leaves = false;
 };
 
 // What a GPU of the job has reported while the attempt ran.

@@ -264,7 +264,8 @@ void JoinPhase::OnFailure(const Event& event) {
   const v1::NodeFailure& failure = FailureOf(event);
   // Whatever else is awaited, and if the job could do without that node.
   if (IsStop(failure)) return losses_.OnStopAsked(SenderOf(event), Printable(failure.message()));
-  Fault(SenderOf(event), Printable(failure.message()), FailureExitCode(failure));
+  Fault(SenderOf(event), Printable(failure.message()), FailureExitCode(failure),
+        /*absent=*/IsLeaving(failure));
 }
 
 void JoinPhase::OnSilent(NodeId node, std::string why) {

@@ -19,6 +19,10 @@ bool IsStop(const v1::NodeFailure& failure) {
          failure.exit_code() == kExitTerminated;
 }
 
+bool IsLeaving(const v1::NodeFailure& failure) {
+  return failure.kind() == v1::NodeFailure::KIND_LEAVES;
+}
+
 void Losses::OnClosed(const Event& event) {
   const auto& closed = std::get<NodeClosed>(event);
   std::string why(closed.why.message());
@@ -116,7 +120,10 @@ void Losses::OnFailure(const Event& event) {
   Cause cause = FaultOf(node, std::move(text), FailureExitCode(failure));
   cause.served_ranks =
       failure.kind() == v1::NodeFailure::KIND_HELPER && failure.exit_code() == kExitAgentLost;
-  cause.absent = cause.absent && !cause.served_ranks;
+  cause.absent = (cause.absent && !cause.served_ranks) || (IsLeaving(failure) && IsBeforeRun());
+  cause.leaves = IsLeaving(failure);
+  // All had ended well.
+  if (cause.leaves && cluster_.state() == State::kStopping && stop_.verdicts().none()) return;
   const bool refused =
       failure.kind() == v1::NodeFailure::KIND_REFUSED && !cluster_.node(node).started;
   if (refused) stop_.OnRefused(node);

@@ -18,6 +18,9 @@ bool HasGivenUsUp(const NodeClosed& closed);
 // Nothing is wrong: somebody has asked the agent for the job's end.
 bool IsStop(const v1::NodeFailure& failure);
 
+// Nothing is wrong: the node is to go away, and says so before it does.
+bool IsLeaving(const v1::NodeFailure& failure);
+
 // Nodes that fail, or are lost, once the job was told to start. Until then they are JoinPhase's.
 class Losses {
  public:

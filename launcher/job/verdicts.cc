@@ -128,6 +128,7 @@ void Verdicts::Take(Cause cause) {
 void Verdicts::AddFault(const Cause& cause) {
   faults_.Add(cause.node, cause.text, cause.verdict.exit_code);
   all_absent_ = all_absent_ && cause.absent;
+  all_leave_ = all_leave_ && cause.leaves;
 }
 
 bool Verdicts::IsEarlier(const Cause& cause) const {
@@ -137,10 +138,12 @@ bool Verdicts::IsEarlier(const Cause& cause) const {
 
 // Of a rank's failure that was told while this node had fallen silent for good: its neighbours
 // fail when its workers end or their connections break, before its lease is over. Or a server of
-// the ranks has died, and one that was using it was heard first.
+// the ranks has died, and one that was using it was heard first. Or a whole machine was told to go
+// down, and ranks were heard before dtrain.
 bool Verdicts::Explains(const Cause& cause) const {
   return cause.silent_since < open_until_ - kVerdictSettle ||
-         (cause.served_ranks && cluster_.now() <= open_until_ - kVerdictSettle + kServerSettle);
+         ((cause.served_ranks || cause.leaves) &&
+          cluster_.now() <= open_until_ - kVerdictSettle + kServerSettle);
 }
 
 // Those that come right behind the first. All nodes were told to start: one that could not either
@@ -166,6 +169,7 @@ void Verdicts::Conclude(bool succeeded) {
     verdict_.message = faults_.Text("several nodes failed:", cluster_);
     verdict_.nodes = faults_.Nodes();
     verdict_.absent = all_absent_;
+    verdict_.leaves = all_leave_;
   }
   if (stands_ == Stands::kFailure) {
     const Rank first = std::exchange(
@@ -192,7 +196,7 @@ void Verdicts::Conclude(bool succeeded) {
   if (!verdict_.message.empty()) verdict_.message += "\n";
   verdict_.message += left_behind_.Text("some workers may still be running:", cluster_);
   verdict_.exit_code = kExitCleanup;
-  verdict_.absent = false;
+  verdict_.absent = verdict_.leaves = false;
 }
 
 }  // namespace dtrain::job

@@ -46,6 +46,7 @@ struct Cause {
   std::string text;
   bool same_start = false;          // of a node that was told to start, and has not
   bool absent = false;              // see Verdict
+  bool leaves = false;              // see Verdict
   bool served_ranks = false;        // it is the end of a server that ranks were using
   TimePoint silent_since = kNever;  // of a node with ranks: when it was heard last
 };
@@ -93,6 +94,7 @@ class Verdicts {
   TimePoint open_until_ = kNever;   // kFailure, kFault: when it has settled
   FaultList faults_;                // while kFault stands
   bool all_absent_ = true;          // of these
+  bool all_leave_ = true;
   FaultList left_behind_;
   std::map<int, std::string> passed_on_;  // from whom, by signal
 };

@@ -71,6 +71,16 @@ class CampaignTest : public testing::Test {
     end.bad_gpus = std::move(gpus);
     Feed(end);
   }
+  // They are to go away, and have said so.
+  void Leave(std::vector<uint32_t> hosts) {
+    AttemptEnded end;
+    end.verdict.kind = End::kNode;
+    end.verdict.exit_code = kExitNodeLost;
+    end.verdict.leaves = true;
+    end.cause = "node1: this host leaves the job";
+    end.hosts = std::move(hosts);
+    Feed(end);
+  }
   void WorkerFails(int code = 7) { Ends(End::kWorker, code); }
   // How long until the next attempt, which begins.
   Duration Wait() {
@@ -100,6 +110,49 @@ TEST_F(CampaignTest, WithoutRestartsAnEndIsTheEnd) {
   EXPECT_EQ(verdict_->exit_code, 7);
   EXPECT_THAT(said_, IsEmpty());
   EXPECT_EQ(core_->NextDeadline(), kNever);
+}
+
+// What is planned costs no restart, however often, and is nothing against the host: it is left out
+// once, while it may still answer.
+TEST_F(CampaignTest, AHostThatLeavesCostsNoRestart) {
+  Make(4, 1, /*least=*/3);
+  Runs(seconds(100));
+  Leave({1});
+  EXPECT_EQ(Wait(), seconds(1));
+  EXPECT_THAT(begun_.back().hosts, ElementsAre(0, 2, 3));
+  Runs(seconds(100));
+  WorkerFails();
+  Wait();
+  EXPECT_THAT(begun_.back().hosts, ElementsAre(0, 1, 2, 3));
+  Runs(seconds(100));
+  Leave({1});
+  Wait();
+  EXPECT_THAT(begun_.back().hosts, ElementsAre(0, 2, 3));
+  EXPECT_EQ(core_->counted(), 1U);
+  EXPECT_THAT(
+      said_,
+      ElementsAre("dtrain: node1: this host leaves the job; the job restarts without it in 1 s",
+                  "dtrain: restart 1 of 1 in 1 s: cause 7",
+                  "dtrain: node1: this host leaves the job; the job restarts without it in 1 s"));
+}
+
+// One that is needed may come back, and is not asked while it may not yet have gone.
+TEST_F(CampaignTest, AHostThatLeavesAndIsNeededIsAwaited) {
+  Make(2, 1);
+  Runs(seconds(100));
+  Leave({1});
+  EXPECT_EQ(Wait(), seconds(15));
+  EXPECT_THAT(begun_.back().hosts, ElementsAre(0, 1));
+  EXPECT_THAT(said_, ElementsAre("dtrain: node1: this host leaves the job; the job restarts with "
+                                 "it in 15 s"));
+}
+
+TEST_F(CampaignTest, WithoutRestartsAHostThatLeavesEndsTheJob) {
+  Make(4, 0, /*least=*/3);
+  Runs(seconds(100));
+  Leave({1});
+  ASSERT_TRUE(verdict_);
+  EXPECT_EQ(verdict_->exit_code, kExitNodeLost);
 }
 
 // A job of weeks does not end of what it has long survived.

@@ -158,6 +158,44 @@ TEST_F(LosingTest, FailuresOfNodesHaveTheirCodes) {
   }
 }
 
+// A node that is to go away says so while it still runs: all ranks hear it, and nothing has failed.
+TEST_F(LosingTest, ANodeThatLeavesEndsTheAttempt) {
+  Make(2);
+  RunUntil(State::kRunning);
+  Failure(1, v1::NodeFailure::KIND_LEAVES, 202, "this host leaves the job");
+  EXPECT_EQ(core_->state(), State::kStopping);
+  EndAll();
+  ASSERT_TRUE(finished_);
+  EXPECT_EQ(verdict().exit_code, 202);
+  EXPECT_TRUE(verdict().leaves);
+  EXPECT_FALSE(verdict().absent);
+  EXPECT_EQ(verdict().message, "node1: this host leaves the job");
+}
+
+// With a machine that goes down all of its processes may be told at once, and ranks be heard first.
+TEST_F(LosingTest, ANodeThatLeavesExplainsTheEndsOfRanks) {
+  Make(2);
+  RunUntil(State::kRunning);
+  Exit(1, 0, 15);
+  now_ += milliseconds(500);
+  Failure(1, v1::NodeFailure::KIND_LEAVES, 202, "this host leaves the job");
+  EndAll();
+  EXPECT_EQ(verdict().exit_code, 202);
+  EXPECT_TRUE(verdict().leaves);
+}
+
+// Of a job that is over anyway it changes nothing.
+TEST_F(LosingTest, ANodeThatLeavesAfterTheLastRankHasEndedChangesNothing) {
+  Make(2, 1);
+  RunUntil(State::kRunning);
+  Exit(0, 0);
+  Exit(1, 0);
+  ASSERT_EQ(core_->state(), State::kStopping);
+  Failure(1, v1::NodeFailure::KIND_LEAVES, 202, "this host leaves the job");
+  EndAll();
+  EXPECT_EQ(verdict().exit_code, 0);
+}
+
 // What once took seconds for a thousand: each late fault sorted all of them again, with a search of
 // the hostfile per comparison, to write the message again. It is written once, when all have gone.
 TEST_F(LosingTest, ThousandsOfNodesThatGoTogetherAreToldOnceInTheirOrder) {

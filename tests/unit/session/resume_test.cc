@@ -473,6 +473,16 @@ TEST_F(ResumeTest, AStopByAnotherIsToldBeforeItIsDone) {
   EXPECT_TRUE(std::get<SendShepherd>(actions[1]).request.has_end_job());
 }
 
+// Likewise of a node that is to go away: nobody has asked for the job's end.
+TEST_F(ResumeTest, ThatTheNodeLeavesIsToldBeforeWorkersEnd) {
+  const std::vector<Action> actions = core_.OnEvent(now_, StopAsked{"we go", /*leaves=*/true});
+  ASSERT_THAT(actions, SizeIs(2));
+  const v1::NodeFailure& failure = std::get<SendEvent>(actions[0]).event.failure();
+  EXPECT_EQ(failure.kind(), v1::NodeFailure::KIND_LEAVES);
+  EXPECT_EQ(failure.exit_code(), 202);
+  EXPECT_TRUE(std::get<SendShepherd>(actions[1]).request.has_end_job());
+}
+
 TEST_F(ResumeTest, ALauncherThatWasAwayHearsWhoStoppedItsJob) {
   core_.OnEvent(now_, LauncherGone{});
   EXPECT_TRUE(core_.away());

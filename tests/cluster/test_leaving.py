@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A host that is to go away says so: every rank hears it while that host still lives, and saves; nothing of it counts as
+a failure."""
+import re
+import signal
+
+import pytest
+
+import leftovers
+from launching import wait_until
+from residents import Resident
+
+# Each rank saves for a second when it is told, and says so.
+SAVES = ["sh", "-c", 'trap \'sleep 1; echo "saved $DTRAIN_ATTEMPT"; exit 0\' TERM; '
+         'echo "attempt $DTRAIN_ATTEMPT of $WORLD_SIZE"; while :; do sleep 0.1; done']
+
+
+def processes(host, role):
+    return [pid for pid, _, line in leftovers.processes(host) if re.search(rf"dtrain-(agent )?{role}\b", line)]
+
+
+def tell(host, role):
+    [pid] = processes(host, role)
+    host.run(["kill", "-TERM", str(pid)])
+
+
+@pytest.fixture
+def notice(cluster, request):
+    """Tells a host that it is to go away, in one of the ways."""
+    way = request.param
+    if way != "resident":
+        yield lambda host: tell(host, {"ssh": "bridge", "shepherd": "shepherd"}[way])
+        return
+    agents = {host: Resident(host).start() for host in cluster.nodes}
+    try:
+        yield lambda host: agents[host].signal(signal.SIGUSR1)
+    finally:
+        for agent in agents.values():
+            agent.stop()
+
+
+@pytest.mark.parametrize("notice", ["ssh", "shepherd", "resident"], indirect=True)
+def test_all_ranks_save_and_the_job_goes_on_without_the_host(cluster, notice):
+    job = cluster.start_launch(["--max-restarts", 1, "-N", "2:4", *cluster.hosts_flag(1), "--", *SAVES])
+    job.wait_for("attempt 0 of 4", count=4)
+    notice(cluster.nodes[3])
+    job.wait_for("attempt 1 of 3", count=3, timeout=60)
+    assert sorted(re.findall(r"^\[(\d)\] saved 0$", job.out, re.M)) == ["0", "1", "2", "3"], (job.out, job.err)
+    assert re.search(r"^dtrain: node3: this host leaves the job: dtrain got SIG\w+ there; the job restarts without it in 1 s$",
+                     job.err, re.M), job.err
+    job.signal(signal.SIGINT)
+    result = job.wait(20)
+    assert result.code == 130 and "ended by its fault" not in result.err, result
+
+
+@pytest.mark.parametrize("notice", ["ssh", "shepherd", "resident"], indirect=True)
+def test_without_restarts_all_ranks_save_and_the_job_ends(cluster, notice):
+    job = cluster.start_launch([*cluster.hosts_flag(1), "--", *SAVES])
+    job.wait_for("attempt 0 of 4", count=4)
+    notice(cluster.nodes[2])
+    result = job.wait(30)
+    assert result.code == 202, result
+    assert len(re.findall(r"^\[\d\] saved 0$", result.out, re.M)) == 4, result
+    assert re.search(r"^dtrain: node2: this host leaves the job: dtrain got SIG\w+ there$", result.err, re.M), result
+    assert "lost" not in result.err and "may still be running" not in result.err, result
+
+
+# Until it goes, or is started again. A stop after that waits for what still runs.
+def test_a_resident_agent_that_was_told_takes_no_jobs(cluster):
+    agent = Resident(cluster.nodes[1]).start()
+    try:
+        job = cluster.start_launch([*cluster.hosts_flag(1, cluster.nodes[:2]), "--", *SAVES])
+        job.wait_for("attempt 0 of 2", count=2)
+        agent.signal(signal.SIGUSR1)
+        wait_until(lambda: "this host leaves" in agent.log, 10, lambda: agent.log)
+        refused = cluster.launch([*cluster.hosts_flag(1, cluster.nodes[:2]), "--", "true"])
+        assert refused.code == 200 and "takes no jobs" in refused.err, refused
+        agent.signal(signal.SIGTERM)
+        result = job.wait(30)
+        assert result.code == 202 and result.out.count("saved 0") == 2, result
+        assert agent.process.wait(20) == 0, agent.log
+        agent.start()
+        assert cluster.launch([*cluster.hosts_flag(1, cluster.nodes[:2]), "--", "true"]).code == 0
+    finally:
+        agent.stop()
