@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A host that is to go away says so: every rank hears it while that host still lives, and saves; nothing of it counts as
 a failure."""
+import os
 import re
 import signal
 
@@ -9,19 +10,15 @@ import pytest
 import leftovers
 from launching import wait_until
 from residents import Resident
+from test_resident import shepherds
 
 # Each rank saves for a second when it is told, and says so.
 SAVES = ["sh", "-c", 'trap \'sleep 1; echo "saved $DTRAIN_ATTEMPT"; exit 0\' TERM; '
          'echo "attempt $DTRAIN_ATTEMPT of $WORLD_SIZE"; while :; do sleep 0.1; done']
 
 
-def processes(host, role):
-    return [pid for pid, _, line in leftovers.processes(host) if re.search(rf"dtrain-(agent )?{role}\b", line)]
-
-
-def tell(host, role):
-    [pid] = processes(host, role)
-    host.run(["kill", "-TERM", str(pid)])
+def bridges(host):
+    return [pid for pid, _, line in leftovers.processes(host) if "dtrain-agent" in line and "bridge" in line]
 
 
 @pytest.fixture
@@ -29,7 +26,7 @@ def notice(cluster, request):
     """Tells a host that it is to go away, in one of the ways."""
     way = request.param
     if way != "resident":
-        yield lambda host: tell(host, {"ssh": "bridge", "shepherd": "shepherd"}[way])
+        yield lambda host: os.kill(*(bridges if way == "ssh" else shepherds)(host), signal.SIGTERM)
         return
     agents = {host: Resident(host).start() for host in cluster.nodes}
     try:
