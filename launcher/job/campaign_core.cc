@@ -229,7 +229,7 @@ CampaignCore::Next CampaignCore::Judge(const AttemptEnded& end) const {
   using Kind = Verdict::Kind;
   if (end.verdict.kind == Kind::kLauncher) return Next::kBeginAgain;
   if (MayPlanAgain(end)) return Next::kPlanAgain;
-  if (!restarts()) return Next::kOver;
+  if (!restarts() || AllLeave(end)) return Next::kOver;
   const bool again = attempt_ > 0 && runs_since_ == kNever;
   switch (end.verdict.kind) {
     case Kind::kNone:
@@ -269,6 +269,12 @@ CampaignCore::Next CampaignCore::Judge(const AttemptEnded& end) const {
       }
   }
   return Next::kOver;
+}
+
+// Not one host but the job is told to go, as with an allocation that ends.
+bool CampaignCore::AllLeave(const AttemptEnded& end) const {
+  return end.verdict.leaves && end.hosts.size() > 1 && end.hosts.size() >= seats_.size() &&
+         !hosts_.SufficesWithout(end.hosts);
 }
 
 // The job goes on without the hosts that it lost: such a restart costs none.

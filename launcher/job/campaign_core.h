@@ -57,6 +57,7 @@ class CampaignCore {
   void On(const CampaignTick&);
 
   Next Judge(const AttemptEnded& end) const;
+  bool AllLeave(const AttemptEnded& end) const;
   bool IsReplaced(const AttemptEnded& end) const;
   uint32_t Used() const;  // of max_restarts
   void Restart(const AttemptEnded& end);
