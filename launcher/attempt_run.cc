@@ -128,6 +128,7 @@ NodeLinks::Handlers AttemptRun::LinkHandlers() {
     OnJobEvent(id, std::move(event));
   };
   handlers.on_logs = [this](NodeId id, v1::LogChunk chunk) { OnLogs(id, std::move(chunk)); };
+  handlers.on_logs_cut = [this](NodeId id) { node_output_.OnCut(id); };
   handlers.on_logs_end = [this](NodeId id, absl::Status why) { OnLogsEnd(id, std::move(why)); };
   handlers.on_left = [this] { OnLeft(); };
   handlers.on_superseded = [this](std::string text) { handlers_.on_superseded(std::move(text)); };

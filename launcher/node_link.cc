@@ -122,6 +122,7 @@ void NodeLink::DropSpare() {
 }
 
 void NodeLink::DropStream() {
+  if (logs_.has_value() && !logs_over_ && handlers_.on_logs_cut) handlers_.on_logs_cut();
   logs_.reset();
   session_.reset();
   stub_.reset();

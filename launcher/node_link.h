@@ -67,6 +67,8 @@ class NodeLink {
     absl::AnyInvocable<void(v1::LogChunk)> on_logs;
     // OK: all of them were delivered. DATA_LOSS: all that there is; some is lost.
     absl::AnyInvocable<void(absl::Status)> on_logs_end;
+    // They broke off, anywhere in a line, and go on when the connection stands again.
+    absl::AnyInvocable<void()> on_logs_cut;
   };
 
   // A session of a launcher that has died, to go on with: it is greeted by itself, and the agent is

@@ -98,6 +98,7 @@ void NodeLinks::Connect(NodeId id, const hosts::HostEntry& entry,
   };
   handlers.on_closed = [this, id](absl::Status why) { OnClosed(id, std::move(why)); };
   handlers.on_logs = [this, id](v1::LogChunk chunk) { handlers_.on_logs(id, std::move(chunk)); };
+  handlers.on_logs_cut = [this, id] { handlers_.on_logs_cut(id); };
   handlers.on_logs_end = [this, id](absl::Status status) {
     handlers_.on_logs_end(id, std::move(status));
   };

@@ -32,6 +32,7 @@ class NodeLinks {
     // See NodeLink.
     absl::AnyInvocable<void(NodeId, v1::LogChunk)> on_logs;
     absl::AnyInvocable<void(NodeId, absl::Status)> on_logs_end;
+    absl::AnyInvocable<void(NodeId)> on_logs_cut;
     // One more of the connections that Disconnect ends has ended.
     absl::AnyInvocable<void()> on_left;
     // An agent says that another launcher has the job.

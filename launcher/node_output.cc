@@ -32,6 +32,12 @@ void NodeOutput::Deliver(NodeId id, v1::LogChunk chunk) {
                   std::move(*chunk.mutable_data()));
 }
 
+void NodeOutput::OnCut(NodeId id) {
+  for (const job::RankEnd& rank : core_.ranks()) {
+    if (rank.node == id) router_.Cut(InLaunch(rank.rank.value()));
+  }
+}
+
 void NodeOutput::OnFinished(NodeId id, v1::Finished finished) {
   nodes_[id.value()].finished = std::move(finished);
   EndStreams(id);

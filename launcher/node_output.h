@@ -28,6 +28,8 @@ class NodeOutput {
   absl::Status Check(NodeId id, const v1::LogChunk& chunk) const;
   // What Check has passed.
   void Deliver(NodeId id, v1::LogChunk chunk);
+  // No more comes for a while, whatever they write.
+  void OnCut(NodeId id);
   // Its workers have ended, their streams so long.
   void OnFinished(NodeId id, v1::Finished finished);
   // Every byte is here; perhaps before it is known that the workers have ended.

@@ -68,6 +68,7 @@ void Sessions::Open(std::shared_ptr<Session::Stream> stream, const auth::Identit
   if (std::string why = spawner_.quarantine().Why(loop_.Now(), owner.uid); !why.empty()) {
     return stream->Finish(absl::FailedPreconditionError(why));
   }
+  EndEarlier(hello, owner);
   RemoveEnded();
   if (Present(owner.uid) >= kMostOfUser) {
     return stream->Finish(absl::ResourceExhaustedError(absl::StrCat(
@@ -110,7 +111,7 @@ void Sessions::OnShepherdStarted(Openings::iterator opening, absl::Status starte
   }
   roster_.Audit(opened.peer, kSessionMethod,
                 {opened.hello.job_id(), opened.owner.name, opened.owner.uid}, /*again=*/false);
-  EndEarlier(opened.hello, opened.owner);
+  if (!opened.closed) EndEarlier(opened.hello, opened.owner);
   auto place = roster_.AddPlace();
   auto alive = std::make_shared<bool>(true);
   *place = std::make_unique<Session>(
@@ -141,15 +142,16 @@ void Sessions::RefuseShepherd(Session::Stream& stream, const Owner& owner,
   stream.Finish(absl::Status(code, text));
 }
 
-// Attempts of the same job that never began here: their launcher has given them up, perhaps without
-// reaching us, and what they have reserved would be held against the job itself until their lease
-// is over. Sessions of an elastic job are no attempts, and stand side by side.
+// Attempts of the same job that never began here, or this very one: their launcher has given them
+// up, perhaps without reaching us, or begins again as its connection broke. What they have reserved
+// would be held against the job itself until their lease is over. Sessions of an elastic job are no
+// attempts, and stand side by side.
 void Sessions::EndEarlier(const v1::Hello& hello, const Owner& owner) {
   std::vector<Session*> earlier;
   for (const auto& each : roster_.all()) {
     if (each == nullptr || !each->joined() || each->owner().uid != owner.uid) continue;
     const v1::Hello& theirs = each->hello();
-    if (theirs.job_id() != hello.job_id() || theirs.attempt() >= hello.attempt()) continue;
+    if (theirs.job_id() != hello.job_id() || theirs.attempt() > hello.attempt()) continue;
     if (!theirs.has_elastic() && !hello.has_elastic()) earlier.push_back(each.get());
   }
   for (Session* session : earlier) {
@@ -157,7 +159,7 @@ void Sessions::EndEarlier(const v1::Hello& hello, const Owner& owner) {
         "job ", hello.job_id(), ": attempt ", session->hello().attempt(),
         ", which its launcher has not let go, gives back what it has reserved: attempt ",
         hello.attempt(), " begins"));
-    session->Leave("a later attempt of the job has begun here");
+    session->Leave("the job has begun again here");
   }
 }
 

@@ -124,8 +124,11 @@ std::string JobFolder::LogFolder(uint32_t attempt) const {
   return absl::StrCat(path_, "/logs/", attempt);
 }
 
+// On a file system in user space (FUSE, as sshfs) one that is being replaced may look like none for
+// a moment: Settle() does that, as others read how the job has ended.
 absl::StatusOr<v1::Spec> JobFolder::ReadSpec() const {
-  const auto bytes = os::ReadSmallFile(File("spec"), kMostSpec);
+  auto bytes = os::ReadSmallFile(File("spec"), kMostSpec);
+  if (absl::IsNotFound(bytes.status())) bytes = os::ReadSmallFile(File("spec"), kMostSpec);
   if (!bytes.ok()) return bytes.status();
   v1::Spec spec;
   if (spec.ParseFromString(*bytes) && spec.job_id() == id()) return spec;

@@ -3,11 +3,9 @@
 
 #include <algorithm>
 #include <csignal>
-#include <map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "common/base/exit_code.h"
 #include "common/base/text.h"
 #include "launcher/job/outcome.h"
@@ -18,11 +16,6 @@ namespace {
 
 // Before hosts that are needed for a restart are dialled again.
 constexpr Duration kJoinAgain = std::chrono::seconds(5);
-// A host by whose fault so many attempts ended within that time, or in all, is left out.
-constexpr size_t kMostEnds = 2;
-constexpr Duration kEndsWithin = std::chrono::minutes(10);
-constexpr size_t kMostEndsInAll = 3;
-constexpr size_t kMostGpusNamed = 3;  // errors of one host's
 // A host that has told it leaves may answer for so long, and would only lose the workers again.
 constexpr Duration kLeavingTakes = std::chrono::seconds(15);
 
@@ -60,8 +53,8 @@ CampaignCore::CampaignCore(CampaignOptions options, TimePoint now)
       begin_(now),
       now_(now),
       backoff_(options_.backoff),
-      hosts_(options_.hosts.size()),
-      scale_up_(options_.scale_up, hosts_.size()) {}
+      hosts_(options_),
+      scale_up_(options_.scale_up, options_.hosts.size()) {}
 
 CampaignCore::CampaignCore(CampaignOptions options, const CampaignPast& past, TimePoint now)
     : options_(std::move(options)),
@@ -73,16 +66,16 @@ CampaignCore::CampaignCore(CampaignOptions options, const CampaignPast& past, Ti
       backoff_(options_.backoff),
       stop_signal_(past.stop_signal),
       stop_from_(past.stop_from),
-      hosts_(options_.hosts.size()),
-      scale_up_(options_.scale_up, hosts_.size()) {
+      hosts_(options_),
+      scale_up_(options_.scale_up, options_.hosts.size()) {
   if (!past.scale_up.empty()) scales_up_ = EndAttempt{past.scale_up, past.back};
   for (const AttemptRecord& record : past.ended) {
     ended_.push_back(record);
-    for (const uint32_t host : record.hosts) Count(record, host);
-    Welcome(record);
+    hosts_.Count(record);
+    hosts_.Welcome(record);
     BackOff();
   }
-  for (const uint32_t host : past.left_out) hosts_[host].left_out = true;
+  hosts_.SetLeftOut(past.left_out);
   seats_ = past.seats;
   if (!past.pauses) return;
   if (attempt_ > 0) join_by_ = now_ + past.wait + options_.join_timeout;
@@ -115,16 +108,13 @@ TimePoint CampaignCore::NextDeadline() const {
 
 void CampaignCore::On(const AttemptRuns& runs) {
   if (state_ != State::kAttempt) return;
-  welcomed_.clear();
+  hosts_.OnRuns();
   seats_ = runs.seats;
-  for (Host& host : hosts_) host.set_aside = host.waited_for = false;
   if (runs_since_ == kNever) runs_since_ = now_;  // else since a launcher before us
   join_by_ = kNever;
   if (scales_up_ || stop_signal_ != 0) return;
   waits_told_ = false;
-  std::vector<bool> usable;
-  for (const Host& host : hosts_) usable.push_back(!host.left_out);
-  scale_up_.Begin(runs.hosts, usable, options_.most_hosts);
+  scale_up_.Begin(runs.hosts, hosts_.usable(), options_.most_hosts);
 }
 
 void CampaignCore::On(const HostLooked& looked) {
@@ -136,10 +126,10 @@ void CampaignCore::On(const CheckpointLooked& looked) {
   scale_up_.OnCheckpoint(now_, looked.newer);
   if (!looked.newer && !looked.unknown && scale_up_.NextDeadline() != kNever &&
       !std::exchange(waits_told_, true)) {
-    actions_.emplace_back(Announce{absl::StrCat("dtrain: ", HostsBack(),
-                                                "; the next checkpoint (DTRAIN_CHECKPOINT_FILE) is "
-                                                "awaited before the restart with ",
-                                                scale_up_.nodes(), " nodes")});
+    Say(absl::StrCat("dtrain: ", HostsBack(),
+                     "; the next checkpoint (DTRAIN_CHECKPOINT_FILE) is "
+                     "awaited before the restart with ",
+                     scale_up_.nodes(), " nodes"));
   }
   DecideScaleUp();
 }
@@ -164,7 +154,7 @@ void CampaignCore::DecideScaleUp() {
   scales_up_ =
       EndAttempt{absl::StrCat("restarting with ", scale_up_.nodes(), " nodes: ", HostsBack()),
                  scale_up_.back()};
-  actions_.emplace_back(Announce{absl::StrCat("dtrain: ", scales_up_->why)});
+  Say(absl::StrCat("dtrain: ", scales_up_->why));
   actions_.emplace_back(*scales_up_);
 }
 
@@ -182,8 +172,7 @@ void CampaignCore::On(const AttemptEnded& end) {
   record.lost = end.verdict.kind == Verdict::Kind::kNode && end.verdict.exit_code == kExitNodeLost;
   record.ended = now_;
   ended_.push_back(std::move(record));
-  // By nobody's fault; but they may not be back, and others need not wait for them.
-  for (const uint32_t host : end.lost_spares) hosts_[host].doubtful = true;
+  hosts_.Doubt(end.lost_spares);  // by nobody's fault
   scale_up_.End();
   const bool scaled_up = IsScaledUp(end);
   if (scaled_up && end.done) {
@@ -240,7 +229,7 @@ CampaignCore::Next CampaignCore::Judge(const AttemptEnded& end) const {
   using Kind = Verdict::Kind;
   if (end.verdict.kind == Kind::kLauncher) return Next::kBeginAgain;
   if (MayPlanAgain(end)) return Next::kPlanAgain;
-  if (!restarts()) return Next::kOver;
+  if (!restarts() || AllLeave(end)) return Next::kOver;
   const bool again = attempt_ > 0 && runs_since_ == kNever;
   switch (end.verdict.kind) {
     case Kind::kNone:
@@ -282,29 +271,16 @@ CampaignCore::Next CampaignCore::Judge(const AttemptEnded& end) const {
   return Next::kOver;
 }
 
-uint32_t CampaignCore::eligible() const {
-  return static_cast<uint32_t>(
-      std::count_if(hosts_.begin(), hosts_.end(), [](const Host& host) { return !host.left_out; }));
-}
-
-// Of those that the attempt had.
-bool CampaignCore::SufficesWithout(const std::vector<uint32_t>& hosts) const {
-  const auto others =
-      static_cast<uint32_t>(std::count_if(hosts_.begin(), hosts_.end(), [](const Host& host) {
-        return !host.left_out && !host.set_aside;
-      }));
-  return others >= options_.least_hosts + hosts.size();
+// Not one host but the job is told to go, as with an allocation that ends.
+bool CampaignCore::AllLeave(const AttemptEnded& end) const {
+  return end.verdict.leaves && end.hosts.size() > 1 && end.hosts.size() >= seats_.size() &&
+         !hosts_.SufficesWithout(end.hosts);
 }
 
 // The job goes on without the hosts that it lost: such a restart costs none.
 bool CampaignCore::IsReplaced(const AttemptEnded& end) const {
-  if (end.verdict.kind != Verdict::Kind::kNode || end.verdict.exit_code != kExitNodeLost) {
-    return false;
-  }
-  const auto lost = static_cast<uint32_t>(
-      std::count_if(end.hosts.begin(), end.hosts.end(),
-                    [this](uint32_t host) { return !hosts_[host].left_out; }));
-  return lost > 0 && eligible() >= options_.least_hosts + lost;
+  return end.verdict.kind == Verdict::Kind::kNode && end.verdict.exit_code == kExitNodeLost &&
+         hosts_.CanReplace(end.hosts);
 }
 
 uint32_t CampaignCore::counted() const {
@@ -333,34 +309,23 @@ void CampaignCore::Restart(const AttemptEnded& end) {
     verdict.exit_code = kExitRestarts;
     return End(std::move(verdict));
   }
-  Blame(end);
-  TimePoint at = std::max(now_ + BackOff(), NotBefore(end, /*restarts=*/true));
+  BlameGpus(end);
+  for (std::string& line : hosts_.Blame(now_, ended_.back())) Say(std::move(line));
+  TimePoint at = std::max(now_ + BackOff(), hosts_.NotBefore(end, /*restarts=*/true));
   if (leaves) {
-    const bool without = SetLeavingAside(end);
+    const bool without = hosts_.SetLeavingAside(end.hosts);
     if (!without) at = std::max(at, now_ + kLeavingTakes);
-    actions_.emplace_back(Announce{
-        absl::StrCat("dtrain: ", end.cause, "; the job restarts ", without ? "without " : "with ",
-                     end.hosts.size() == 1 ? "it" : "them", " in ", Rounded(at - now_))});
+    Say(absl::StrCat("dtrain: ", end.cause, "; the job restarts ", without ? "without " : "with ",
+                     end.hosts.size() == 1 ? "it" : "them", " in ", Rounded(at - now_)));
   } else {
-    actions_.emplace_back(
-        Announce{absl::StrCat("dtrain: restart",
-                              costs ? absl::StrCat(" ", used + 1, " of ", options_.max_restarts)
-                                    : ", not counted as other hosts can take over,",
-                              " in ", Rounded(at - now_), ": ", end.cause)});
+    Say(absl::StrCat("dtrain: restart",
+                     costs ? absl::StrCat(" ", used + 1, " of ", options_.max_restarts)
+                           : ", not counted as other hosts can take over,",
+                     " in ", Rounded(at - now_), ": ", end.cause));
   }
   ++attempt_;
   join_by_ = at + options_.join_timeout;
   Pause(at);
-}
-
-// Until an attempt runs without them. False: they are needed.
-bool CampaignCore::SetLeavingAside(const AttemptEnded& end) {
-  const bool without = SufficesWithout(end.hosts);
-  for (const uint32_t host : end.hosts) {
-    hosts_[host].set_aside = without;
-    hosts_[host].doubtful = true;
-  }
-  return without;
 }
 
 // Ended by us, and by nothing else that happened meanwhile.
@@ -373,16 +338,16 @@ void CampaignCore::RestartScaledUp(const AttemptEnded& end) {
   ended_.back().cause = scales_up_->why;
   ended_.back().back = scales_up_->hosts;
   scales_up_.reset();
-  Welcome(ended_.back());
+  hosts_.Welcome(ended_.back());
   BlameGpus(end);
-  const TimePoint at = std::max(now_ + BackOff(), NotBefore(end, /*restarts=*/true));
+  const TimePoint at = std::max(now_ + BackOff(), hosts_.NotBefore(end, /*restarts=*/true));
   ++attempt_;
   join_by_ = at + options_.join_timeout;
   Pause(at);
 }
 
 void CampaignCore::JoinAgain(const AttemptEnded& end) {
-  const TimePoint at = std::max(now_ + kJoinAgain, NotBefore(end, /*restarts=*/true));
+  const TimePoint at = std::max(now_ + kJoinAgain, hosts_.NotBefore(end, /*restarts=*/true));
   if (at >= join_by_) {
     Verdict verdict = end.verdict;
     verdict.kind = Verdict::Kind::kNode;
@@ -392,34 +357,22 @@ void CampaignCore::JoinAgain(const AttemptEnded& end) {
     return End(std::move(verdict));
   }
   ended_.pop_back();  // it never ran
-  for (const uint32_t host : end.hosts) hosts_[host].doubtful = true;
-  const std::string with = TakeBackLeftOut();
+  hosts_.Doubt(end.hosts);
+  const std::string with = hosts_.TakeBackLeftOut();
   BlameGpus(end);
-  actions_.emplace_back(
-      Announce{absl::StrCat("dtrain: the restart is tried again for another ",
-                            Rounded(join_by_ - now_), SetAsideWelcomed(), with, ": ", end.cause)});
+  Say(absl::StrCat("dtrain: the restart is tried again for another ", Rounded(join_by_ - now_),
+                   hosts_.SetAsideWelcomed(), with, ": ", end.cause));
   Pause(at);
-}
-
-// The last choice is still one: others that the job needs are not there. ", with node0 again", or
-// nothing.
-std::string CampaignCore::TakeBackLeftOut() {
-  std::vector<std::string> names;
-  for (size_t i = 0; i < hosts_.size(); ++i) {
-    if (!std::exchange(hosts_[i].left_out, false)) continue;
-    names.push_back(options_.hosts[i]);
-  }
-  return names.empty() ? "" : absl::StrCat(", with ", rendezvous::FormatHosts(names), " again");
 }
 
 // Nothing of it is to blame, and nothing has run.
 void CampaignCore::BeginAgain(const AttemptEnded& end) {
-  const TimePoint at = std::max(now_, NotBefore(end, attempt_ > 0));
+  const TimePoint at = std::max(now_, hosts_.NotBefore(end, attempt_ > 0));
   ended_.pop_back();
-  actions_.emplace_back(Announce{absl::StrCat(
+  Say(absl::StrCat(
       "dtrain: ", end.verdict.message,
       at > now_ ? absl::StrCat("; not all nodes answer: it starts again in ", Rounded(at - now_))
-                : "; it starts again")});
+                : "; it starts again"));
   if (attempt_ > 0) join_by_ = at + options_.join_timeout;
   Pause(at);
 }
@@ -428,71 +381,21 @@ void CampaignCore::BeginAgain(const AttemptEnded& end) {
 // places, or else each is awaited once more.
 bool CampaignCore::MayPlanAgain(const AttemptEnded& end) const {
   if (!end.verdict.absent || end.hosts.empty() || runs_since_ != kNever) return false;
-  if (SufficesWithout(end.hosts)) return true;
+  if (hosts_.SufficesWithout(end.hosts)) return true;
   // Those that could not be reached have had their time. A restart has more of it.
-  return attempt_ == 0 && end.joined &&
-         std::none_of(end.hosts.begin(), end.hosts.end(),
-                      [this](uint32_t host) { return hosts_[host].waited_for; });
+  return attempt_ == 0 && end.joined && !hosts_.AnyWaitedFor(end.hosts);
 }
 
 void CampaignCore::PlanAgain(const AttemptEnded& end) {
-  const bool without = SufficesWithout(end.hosts);
   const char* who = end.hosts.size() == 1 ? "that host" : "those hosts";
-  std::string how = absl::StrCat("and waits for ", who);
-  for (const uint32_t index : end.hosts) {
-    Host& host = hosts_[index];
-    if (without) {
-      how = absl::StrCat("without ", who, ", unless it is back at once");
-      // The second time it is not even asked.
-      host.set_aside = host.waited_for || !end.joined;
-      host.doubtful = true;
-    }
-    host.waited_for = true;
-  }
-  const TimePoint at = std::max(now_, NotBefore(end, attempt_ > 0));
+  const std::string how = hosts_.SetAbsentAside(end.hosts, end.joined)
+                              ? absl::StrCat("without ", who, ", unless it is back at once")
+                              : absl::StrCat("and waits for ", who);
+  const TimePoint at = std::max(now_, hosts_.NotBefore(end, attempt_ > 0));
   ended_.pop_back();
-  actions_.emplace_back(Announce{
-      absl::StrCat("dtrain: ", end.cause, "; not all workers ran yet: the start begins again ", how,
-                   at > now_ ? absl::StrCat(", in ", Rounded(at - now_)) : "")});
+  Say(absl::StrCat("dtrain: ", end.cause, "; not all workers ran yet: the start begins again ", how,
+                   at > now_ ? absl::StrCat(", in ", Rounded(at - now_)) : ""));
   Pause(at);
-}
-
-// The next attempt asks the agents of lost hosts itself whether workers are left, but not of those
-// that it leaves out; nor does an agent look for them in the first attempt.
-TimePoint CampaignCore::NotBefore(const AttemptEnded& end, bool restarts) {
-  for (const Unheard& unheard : end.unheard) hosts_[unheard.host].unheard = unheard;
-  TimePoint at = end.unheard.empty() ? end.dead_at : TimePoint::min();
-  for (const Host& host : hosts_) {
-    if (!host.unheard || (restarts && !host.left_out && !host.set_aside)) continue;
-    at = std::max(at, host.unheard->dead_at);
-  }
-  return at;
-}
-
-// The job had enough without them, and is not to wait for them. They may have answered, and have no
-// room for the job, for instance. ", without node3", or nothing.
-std::string CampaignCore::SetAsideWelcomed() {
-  const std::vector<uint32_t> welcomed = std::exchange(welcomed_, {});
-  // Without them it does not run either: another host may be gone, and they are needed.
-  for (Host& host : hosts_) host.set_aside = false;
-  if (welcomed.empty() || eligible() < options_.least_hosts + welcomed.size()) return "";
-  std::vector<std::string> names;
-  for (const uint32_t host : welcomed) {
-    hosts_[host].set_aside = true;
-    names.push_back(options_.hosts[host]);
-  }
-  return absl::StrCat(", without ", rendezvous::FormatHosts(names));
-}
-
-// They are waited for like all others.
-void CampaignCore::Welcome(const AttemptRecord& record) {
-  welcomed_ = record.back;
-  for (const uint32_t host : record.back) hosts_[host].doubtful = false;
-}
-
-void CampaignCore::Count(const AttemptRecord& record, uint32_t host) {
-  hosts_[host].ends.push_back(record.ended);
-  hosts_[host].doubtful = record.lost;
 }
 
 // How long the pause is, once the last of ended_ is over. The next one is longer.
@@ -501,59 +404,11 @@ Duration CampaignCore::BackOff() {
   return std::exchange(backoff_, std::min(backoff_ * 2, options_.longest_backoff));
 }
 
-// Of a node's own fault. That a program has failed there is no evidence about the host. Never so
-// many are left out that too few remain.
-void CampaignCore::Blame(const AttemptEnded& end) {
-  BlameGpus(end);
-  for (const uint32_t index : ended_.back().hosts) {
-    Count(ended_.back(), index);
-    const Host& host = hosts_[index];
-    const auto recent =
-        static_cast<size_t>(std::count_if(host.ends.begin(), host.ends.end(), [this](TimePoint at) {
-          return now_ - at <= kEndsWithin;
-        }));
-    if (recent >= kMostEnds) {
-      LeaveOut(index, absl::StrCat(recent, " attempts within ", FormatSeconds(kEndsWithin),
-                                   " ended by its fault"));
-    } else if (host.ends.size() >= kMostEndsInAll) {
-      LeaveOut(index, absl::StrCat(host.ends.size(), " attempts ended by its fault"));
-    }
-  }
-}
-
-// At once: what such a GPU has done once it does again, to whatever program. Not a host that the
-// job cannot do without: there it may work, and if it does not, that is known why.
 void CampaignCore::BlameGpus(const AttemptEnded& end) {
-  std::map<uint32_t, std::vector<std::string>> bad;
-  for (const BadGpu& gpu : end.bad_gpus) bad[gpu.host].push_back(gpu.what);
-  for (auto& [host, what] : bad) {
-    const size_t more = what.size() > kMostGpusNamed ? what.size() - kMostGpusNamed : 0;
-    if (more > 0) what.resize(kMostGpusNamed);
-    std::string why = absl::StrJoin(what, "; ");
-    if (more > 0) absl::StrAppend(&why, "; and ", more, " more");
-    if (hosts_[host].left_out || LeaveOut(host, why)) continue;
-    actions_.emplace_back(
-        Announce{absl::StrCat("dtrain: ", options_.hosts[host], " stays in the job, which has no ",
-                              "host in its place: ", why)});
-  }
+  for (std::string& line : hosts_.BlameGpus(end.bad_gpus)) Say(std::move(line));
 }
 
-// False: it is needed, or left out already.
-bool CampaignCore::LeaveOut(uint32_t host, const std::string& why) {
-  if (hosts_[host].left_out || eligible() <= options_.least_hosts) return false;
-  hosts_[host].left_out = true;
-  actions_.emplace_back(Announce{
-      absl::StrCat("dtrain: ", options_.hosts[host], " is left out while others suffice: ", why)});
-  return true;
-}
-
-std::vector<std::string> CampaignCore::left_out() const {
-  std::vector<std::string> names;
-  for (size_t i = 0; i < hosts_.size(); ++i) {
-    if (hosts_[i].left_out) names.push_back(options_.hosts[i]);
-  }
-  return names;
-}
+void CampaignCore::Say(std::string line) { actions_.emplace_back(Announce{std::move(line)}); }
 
 void CampaignCore::Pause(TimePoint until) {
   state_ = State::kPause;
@@ -566,14 +421,7 @@ void CampaignCore::Start() {
   next_at_ = kNever;
   BeginAttempt begin;
   begin.attempt = attempt_;
-  for (uint32_t i = 0; i < hosts_.size(); ++i) {
-    if (hosts_[i].left_out || hosts_[i].set_aside) continue;
-    begin.hosts.push_back(i);
-    begin.doubtful.push_back(hosts_[i].doubtful);
-    if (hosts_[i].unheard && hosts_[i].unheard->dead_at > now_) {
-      begin.unheard.push_back(*hosts_[i].unheard);
-    }
-  }
+  hosts_.Offer(now_, begin);
   begin.seats = seats_;
   if (options_.time_limit > Duration::zero()) {
     begin.time_limit =

@@ -46,6 +46,10 @@ void Display::Add(StreamId id, absl::FunctionRef<std::string()> prefix, absl::st
   auto [at, is_new] = streams_.try_emplace(id);
   Stream& stream = at->second;
   if (is_new) stream.prefix = prefix();
+  if (std::exchange(stream.cut, false)) {
+    if (stream.since != kNever) stream.since = moment.now;
+    look_ = std::min(look_, moment.now + patience());
+  }
   if (stream.stands == nullptr &&
       HasWithin(stream.lines.open(), bytes, is_terminal() ? NeedsScreen : MovesUp)) {
     Stand(stream);
@@ -109,6 +113,7 @@ void Display::Expire(const Moment& moment) {
   look_ = kNever;
   for (const StreamId& id : unfinished_) {
     Stream& stream = streams_.at(id);
+    if (stream.cut) continue;
     if (stream.stands == nullptr) {
       if (moment.now < stream.since + patience()) {
         look_ = std::min(look_, stream.since + patience());
@@ -177,6 +182,11 @@ void Display::Flush(StreamId id, Stream& stream, const Moment& moment) {
   stream.lines.Flush([&](absl::string_view line, bool) { take(line); });
   Clear(id, stream);
   if (Folds(id)) AppendFolded(fold_.End(Rank(id.first), moment.now), moment);
+}
+
+void Display::Cut(StreamId id) {
+  const auto at = streams_.find(id);
+  if (at != streams_.end()) at->second.cut = true;
 }
 
 void Display::End(StreamId id, const Moment& moment) {

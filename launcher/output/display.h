@@ -64,6 +64,9 @@ class Display {
 
   void Add(StreamId id, absl::FunctionRef<std::string()> prefix, absl::string_view bytes,
            const Moment& moment);
+  // Its bytes broke off on the way: what has no end may have one. Until the next Add its line does
+  // not stand, nor change if it does.
+  void Cut(StreamId id);
   // A line without an end is finished.
   void End(StreamId id, const Moment& moment);
   void EndAll(const Moment& moment);
@@ -86,6 +89,7 @@ class Display {
     std::string prefix;
     LineSplitter lines;
     TimePoint since = kNever;              // when the unfinished line began
+    bool cut = false;                      // see Cut
     std::unique_ptr<StandingText> stands;  // once it has stood for a while
     // Where nothing is drawn: before it nothing of it is written, its rows as they were last, and
     // whether they have changed.

@@ -151,6 +151,12 @@ void OutputRouter::EndOfStream(Rank rank, v1::StreamKind kind) {
   Pump(Of(kind));
 }
 
+void OutputRouter::Cut(Rank rank) {
+  for (const v1::StreamKind kind : {v1::STREAM_KIND_STDOUT, v1::STREAM_KIND_STDERR}) {
+    Of(kind).display.Cut({rank.value(), kind});
+  }
+}
+
 // Writes what is to be written now, and sees to it that the rest is.
 void OutputRouter::Pump(Sink& sink) {
   // A terminal that takes nothing shall not find a thousand old drawings when it goes on.

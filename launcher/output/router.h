@@ -53,6 +53,8 @@ class OutputRouter {
   void Deliver(absl::string_view host, Rank rank, v1::StreamKind stream, std::string bytes);
   // Nothing more will come: a line without an end goes out.
   void EndOfStream(Rank rank, v1::StreamKind stream);
+  // Its output broke off on the way, and goes on later: an unfinished line of it does not stand.
+  void Cut(Rank rank);
 
   bool Full() const;
   // Calls `task`, once, when it is no longer (or not) full. Any number may wait.

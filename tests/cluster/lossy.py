@@ -11,7 +11,7 @@ from pathlib import Path
 
 WORK = Path("/root/work")
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-HANDSHAKE = b"DTRAIN-AGENT/"
+HANDSHAKE = b"DTRAIN-AGENT/1 ready"
 DATA = 0
 
 

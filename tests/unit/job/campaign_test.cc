@@ -147,6 +147,23 @@ TEST_F(CampaignTest, AHostThatLeavesAndIsNeededIsAwaited) {
                                  "it in 15 s"));
 }
 
+// An allocation ends, and its nodes are all told.
+TEST_F(CampaignTest, HostsThatAllLeaveEndTheJob) {
+  Make(2, 1);
+  Feed(AttemptRuns{{0, 1}, {0, 1}});
+  Leave({0, 1});
+  ASSERT_TRUE(verdict_);
+  EXPECT_EQ(verdict_->exit_code, kExitNodeLost);
+}
+
+// But one that is alone may be rebooted.
+TEST_F(CampaignTest, TheOnlyHostThatLeavesIsAwaited) {
+  Make(1, 1);
+  Feed(AttemptRuns{{0}, {0}});
+  Leave({0});
+  EXPECT_EQ(Wait(), seconds(15));
+}
+
 TEST_F(CampaignTest, WithoutRestartsAHostThatLeavesEndsTheJob) {
   Make(4, 0, /*least=*/3);
   Runs(seconds(100));

@@ -55,6 +55,19 @@ class FileTest : public DisplayTest {
   FileTest() : DisplayTest(Kind::kFile) {}
 };
 
+// The connection broke in the middle of a line: its worker may have written all of it long ago.
+TEST_F(PipeTest, ALineThatWasCutOnTheWayDoesNotStand) {
+  EXPECT_EQ(Add(0, "half"), "");
+  display_.Cut({0, kOut});
+  EXPECT_EQ(After(5000), "");
+  EXPECT_EQ(display_.deadline(), kNever);
+  EXPECT_EQ(Add(0, " a line\nhalf"), "[0] half a line\n");
+  display_.Cut({0, kOut});
+  EXPECT_EQ(After(5000), "");
+  EXPECT_EQ(Add(0, " way? "), "");
+  EXPECT_EQ(After(1000), "[0] half way? ");
+}
+
 TEST_F(DisplayTest, LinesPassAtOnceAndNothingIsDrawn) {
   EXPECT_EQ(Add(0, "one\ntwo\n"), "[0] one\n[0] two\n");
   EXPECT_EQ(Say("dtrain: a word"), "dtrain: a word\n");
