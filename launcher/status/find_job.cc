@@ -29,13 +29,18 @@ std::string DirectoryOf(const LiveJob& job) {
   return std::filesystem::read_symlink(absl::StrCat("/proc/", job.launcher, "/cwd"), error);
 }
 
-// Those that detached::Jobs knows, and those whose launcher listens.
+// Those that detached::Jobs knows, and those whose launcher listens. `unread`: why there may be
+// more.
 std::vector<v1::JobEntry> Known(const std::vector<LiveJob>& live,
-                                const absl::StatusOr<detached::Jobs>& jobs) {
+                                const absl::StatusOr<detached::Jobs>& jobs, absl::Status& unread) {
   std::vector<v1::JobEntry> known;
+  unread = jobs.status();
   if (jobs.ok()) {
-    if (auto all = jobs->Known(); all.ok()) known = *std::move(all);
+    auto all = jobs->Known();
+    unread = all.status();
+    if (all.ok()) known = *std::move(all);
   }
+  if (absl::IsNotFound(unread)) unread = absl::OkStatus();
   for (const LiveJob& job : live) {
     const bool is_there = std::any_of(known.begin(), known.end(), [&](const v1::JobEntry& entry) {
       return entry.job_id() == job.id;
@@ -58,7 +63,8 @@ absl::StatusOr<FoundJob> Found(const std::string& id, const std::vector<LiveJob>
 
 absl::StatusOr<FoundJob> OnlyOne(const std::vector<v1::JobEntry>& known,
                                  const std::vector<LiveJob>& live,
-                                 const absl::StatusOr<detached::Jobs>& jobs) {
+                                 const absl::StatusOr<detached::Jobs>& jobs,
+                                 const absl::Status& unread) {
   std::set<std::string> running;
   for (const LiveJob& job : live) running.insert(job.id);  // one that is about to end, too
   for (const v1::JobEntry& job : known) {
@@ -69,7 +75,7 @@ absl::StatusOr<FoundJob> OnlyOne(const std::vector<v1::JobEntry>& known,
     return absl::InvalidArgumentError(
         absl::StrCat("several jobs are running; name one of them: ", absl::StrJoin(running, ", ")));
   }
-  if (absl::IsFailedPrecondition(jobs.status())) return jobs.status();
+  if (!unread.ok()) return unread;
   return absl::NotFoundError("you have no job running on this machine");
 }
 
@@ -85,12 +91,13 @@ absl::StatusOr<FoundJob> FindJob(const std::string& text) {
   const absl::StatusOr<std::vector<LiveJob>> live = LiveJobs();
   if (!live.ok()) return live.status();
   const absl::StatusOr<detached::Jobs> jobs = story::OpenJobs();
-  const auto known = Known(*live, jobs);
-  if (text.empty()) return OnlyOne(known, *live, jobs);
+  absl::Status unread;
+  const auto known = Known(*live, jobs, unread);
+  if (text.empty()) return OnlyOne(known, *live, jobs, unread);
   const auto id = detached::ChooseJob(known, text);
   if (id.ok()) return Found(*id, *live, jobs);
   if (!absl::IsNotFound(id.status())) return id.status();
-  if (absl::IsFailedPrecondition(jobs.status())) return jobs.status();
+  if (!unread.ok()) return unread;
   return absl::NotFoundError(
       absl::StrCat("you have no job ", Escape(text, 80), " on this machine; dtrain ps lists them"));
 }
