@@ -120,7 +120,7 @@ absl::StatusOr<FoundJob> FindJobToChange(const std::string& text, absl::string_v
     if (at->directory.empty()) at->directory = DirectoryOf(job);
   }
   const auto id = story::OnlyOneFromHere(running, command);
-  if (running.empty() && absl::IsFailedPrecondition(jobs.status())) return jobs.status();
+  if (running.empty() && !jobs.ok() && !absl::IsNotFound(jobs.status())) return jobs.status();
   if (!id.ok()) return id.status();
   return Found(*id, *live, jobs);
 }
