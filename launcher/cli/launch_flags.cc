@@ -22,6 +22,8 @@ constexpr Choice<plan::CpuBind> kCpuBind[] = {{"gpu", plan::CpuBind::kGpu},
 constexpr Choice<output::Tag> kTag[] = {
     {"none", output::Tag::kNone}, {"rank", output::Tag::kRank}, {"host", output::Tag::kHost}};
 constexpr Choice<bool> kAgent[] = {{"ssh", false}, {"tcp", true}};
+constexpr Choice<v1::NodeCaches> kNodeCaches[] = {
+    {"auto", v1::NODE_CACHES_AUTO}, {"on", v1::NODE_CACHES_ON}, {"off", v1::NODE_CACHES_OFF}};
 constexpr Choice<bool> kEnv[] = {{"all", true}, {"none", false}};
 
 constexpr auto kMs = std::chrono::milliseconds(1);
@@ -106,6 +108,17 @@ std::vector<Flag> EnvironmentFlags() {
        "forward the whole environment (default), or only what -x and\n"
        "--env-file name",
        [](View v, RawLaunch& o) { return Choose(v, kEnv, o.forward_all); }, Names(kEnv)},
+      {"--node-caches", kGroup, "WHEN",
+       "give compilers' caches (Triton, Inductor, torch extensions, CUDA) a folder\n"
+       "on each node's own disk: auto (default): where the home is on a network\n"
+       "file system; on; off",
+       [](View v, RawLaunch& o) {
+         v1::NodeCaches when = v1::NODE_CACHES_AUTO;
+         absl::Status status = Choose(v, kNodeCaches, when);
+         o.options.job.part.set_node_caches(when);
+         return status;
+       },
+       Names(kNodeCaches)},
       {"--contract",
        kGroup,
        "LIST",

@@ -28,6 +28,10 @@ void PlanPhase::Begin() {
   if (!CheckNodes()) return;
   for (std::string& warning : WarningsOf(cluster_.views())) out_.Warn(std::move(warning));
   for (const std::string& warning : cluster_.plan().warnings) out_.Warn(warning);
+  for (std::string& warning :
+       ShellWarnings(cluster_.options(), cluster_.plan(), cluster_.views())) {
+    out_.Warn(std::move(warning));
+  }
   if (!CheckOptions()) return;
   Launchers launchers = FindLaunchers(cluster_.options(), cluster_.plan());
   for (std::string& warning : launchers.warnings) out_.Warn(std::move(warning));
