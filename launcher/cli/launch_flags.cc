@@ -79,6 +79,10 @@ std::vector<Flag> HowManyFlags() {
        [](View v, RawLaunch& o) { return Set(v, o.options.job.plan.oversubscribe); }},
       {"--gpus-per-rank", kGroup, "N", "GPUs for each rank, default 1",
        [](View v, RawLaunch& o) { return Set(v, 0, 1024, o.options.job.plan.gpus_per_rank); }},
+      {"--cores-per-rank", kGroup, "N",
+       "cores for each rank; default: an equal share of what is free, of which\n"
+       "one counts as the rank's where other jobs may come",
+       [](View v, RawLaunch& o) { return Set(v, 1, 8192, o.options.job.plan.cores_per_rank); }},
   };
 }
 

@@ -30,6 +30,7 @@ void UseThisMachine(LaunchOptions& options) {
   const plan::PlanOptions& plan = options.job.plan;
   if (plan.ranks_per_node) entry.slots = plan.ranks_per_node;
   if (plan.ranks) entry.slots = plan.ranks;
+  entry.slots_asked = entry.slots.has_value();
   options.hosts.entries = {std::move(entry)};
   options.local = true;
 }

@@ -68,7 +68,7 @@ bool PlanPhase::Place() {
   if (!placed.ok()) {
     const std::string held = plan::FormatHeld(cluster_.hosts(), all);
     if (!held.empty() && PlanOn(all).ok()) {
-      reserve_.Busy(absl::StrCat(placed.status().message(), "\n  held by others: ", held));
+      reserve_.Busy(absl::StrCat(placed.status().message(), "\n  held by other jobs: ", held));
     } else {
       Refuse(placed.status());
     }

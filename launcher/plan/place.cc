@@ -291,6 +291,9 @@ absl::Status CheckNumbers(const hosts::HostList& hosts, const PlanOptions& optio
     return absl::InvalidArgumentError(
         "--gpus-per-rank 0: use --gpu-bind none for ranks without GPU");
   }
+  if (options.cores_per_rank && options.cpu_bind == CpuBind::kNone) {
+    return absl::InvalidArgumentError("--cores-per-rank and --bind none contradict each other");
+  }
   if (options.gpu_bind == GpuBind::kNone) {
     for (const hosts::HostEntry& entry : hosts.entries) {
       if (entry.only_gpus.empty() && entry.without_gpus.empty()) continue;

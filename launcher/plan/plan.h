@@ -47,6 +47,7 @@ struct PlanOptions {
   uint32_t gpus_per_rank = 1;       // of several programs: the fewest that one with GPUs has
   std::vector<ProgramRanks> programs;       // of a job with several; empty: one, as said above
   std::vector<TensorflowTasks> tensorflow;  // empty: no TF_CONFIG
+  std::optional<uint32_t> cores_per_rank;   // --cores-per-rank
   GpuBind gpu_bind = GpuBind::kNode;
   CpuBind cpu_bind = CpuBind::kGpu;
 };

@@ -11,7 +11,7 @@ import pytest
 
 import hosts
 import leftovers
-from detached import Job, launchers, minders, stop_all
+from detached import Job, launch, launchers, minders, stop_all
 from faulty_disk import FaultyDisk
 from launching import Launch, wait_until
 from residents import Resident
@@ -79,6 +79,17 @@ def test_without_a_terminal_over_resident_and_private_agents(cluster, detached):
             for rank in range(2):
                 assert job.output(rank) == f"at 0027 {nice} 600 of-the-shell\n".encode(), residents
             wait_until(lambda: not launchers(cluster.head), 60, "a launcher stays")
+
+
+def test_a_job_of_one_rank_leaves_room_for_another_and_a_full_node_is_told_whose_it_is(cluster, detached):
+    cores = len(os.sched_getaffinity(0))
+    first = launch(cluster, ["-np", "1", "--", "sleep", "300"])
+    second = launch(cluster, ["-np", "1", "--", "sh", "-c", "exit 3"])
+    assert cluster.head.run([hosts.bin_dir() / "dtrain", "wait", second.id], check=False).returncode == 3
+    full = cluster.launch(["-d", "-np", str(cores), "--", "true"])
+    assert full.code == 200 and f"cores 0: held by your own job {first.id}" in full.err, full
+    assert first.stop().returncode == 0
+    first.wait()
 
 
 def test_dtrain_env_shows_how_a_rank_begins(cluster):
