@@ -47,6 +47,9 @@ std::vector<Flag> WhereFlags() {
        [](View v, RawLaunch& o) { return Set(v, o.options.include); }},
       {"--exclude", kGroup, "LIST", "use all but these: node1:3@node3",
        [](View v, RawLaunch& o) { return Set(v, o.options.exclude); }},
+      {"--allow-same-machine", kGroup, "",
+       "hosts of the list may be one machine: containers with its network",
+       [](View v, RawLaunch& o) { return Set(v, o.options.job.shared_machines); }},
       {"--net", kGroup, "CIDR|NAME", "network or interface that the workers use: --net 10.1.0.0/16",
        SetNet},
   };
