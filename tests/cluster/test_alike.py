@@ -44,6 +44,9 @@ def detached(cluster):
     everywhere = [cluster.head, *cluster.nodes]
     stop_all(cluster.head)
     wait_until(lambda: not launchers(cluster.head) and not minders(cluster.head), 60, "a launcher stays")
+    # An agent removes what shepherds leave when it has seen their end.
+    wait_until(lambda: not any(path.name.startswith("dtrain-") for host in everywhere for path in host.cgroup_dir.iterdir()),
+               20, "a cgroup stays")
     for pid in private_agents(everywhere):
         os.kill(pid, signal.SIGTERM)
     wait_until(lambda: not private_agents(everywhere), 20, "a private agent stays")
@@ -114,15 +117,20 @@ def test_a_shell_that_is_confined_to_a_cpu_is_told_for_which_ranks_that_holds(cl
 
 @pytest.fixture
 def network_home(cluster):
-    """node0, where the user's home is on a file system that others may share."""
-    node = cluster.nodes[0]
-    (cluster.work(node) / "home").mkdir(exist_ok=True)
+    """node0, where the user's home is on a file system that others may share, and /var/tmp is its own: hosts have that
+    of this machine, with the cluster's files."""
+    node, base, kept = cluster.nodes[0], cluster.base, "/root/work/base"
+    for name in ("home", "base"):
+        (cluster.work(node) / name).mkdir()
+    node.run(["sh", "-ec", f"mount --bind {base} {kept}; mount -t tmpfs -o mode=1777 tmpfs /var/tmp; mkdir -p {base}; "
+                           f"mount --bind {kept} {base}"])
     with FaultyDisk(node, "/root/work/home"):
         node.restart_sshd(setenv={"HOME": "/root/work/home", "XDG_CACHE_HOME": "/root/.cache"})
         yield node
         node.restart_sshd()
-    shutil.rmtree(node.base / CACHES, ignore_errors=True)
-    shutil.rmtree(cluster.work(node) / "home")
+    node.run(["sh", "-ec", f"umount -l {base}; umount -l /var/tmp; umount -l {kept}"])
+    for name in ("home", "base"):
+        (cluster.work(node) / name).rmdir()
 
 
 SHOW = ["sh", "-c", "echo triton=$TRITON_CACHE_DIR cuda=$CUDA_CACHE_PATH inductor=$TORCHINDUCTOR_CACHE_DIR "
@@ -155,10 +163,12 @@ def test_caches_on_request_and_a_place_that_is_full(cluster, network_home):
     # The other hosts' homes are local.
     local = cluster.launch(["-H", "node1:1", "--tag-output", "none", "--", *SHOW])
     assert local.lines == ["triton= cuda= inductor= extensions="], local
-    with FaultyDisk(network_home, "/var/tmp"), FaultyDisk(network_home, "/tmp"):
+    network_home.run(["sh", "-c", "mount -o remount,size=64k /var/tmp; head -c 100000 /dev/zero >/var/tmp/filler; true"])
+    with FaultyDisk(network_home, "/tmp"):
         result = launch_there(cluster)
-        assert result.code == 0 and result.lines == ["triton= cuda= inductor= extensions="], result
-        assert "/var/tmp is on fuse" in result.err and "--node-caches off" in result.err, result
+    assert result.code == 0 and result.lines == ["triton= cuda= inductor= extensions="], result
+    assert "write to /var/tmp/dtrain-0/caches: No space left on device; /tmp is on fuse" in result.err, result
+    assert "--node-caches off" in result.err, result
 
 
 def test_a_folder_that_somebody_else_has_prepared_is_not_used(cluster, network_home):
@@ -168,4 +178,4 @@ def test_a_folder_that_somebody_else_has_prepared_is_not_used(cluster, network_h
         result = launch_there(cluster)
         assert result.code == 0, result
         assert re.match(rf"triton=/{CACHES}\.\w{{6}}/caches/triton ", result.lines[0]), result
-        network_home.run(["sh", "-c", f"rm -rf /{CACHES}* /var/tmp/theirs"])
+        network_home.run(["sh", "-c", "rm -rf /var/tmp/dtrain-0* /var/tmp/theirs"])

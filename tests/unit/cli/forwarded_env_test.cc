@@ -45,9 +45,9 @@ TEST(ForwardedEnvTest, DropsWhatAnOuterLauncherSetForItsOwnWorkers) {
 }
 
 TEST(ForwardedEnvTest, DropsFlagsGivenAsVariables) {
-  EXPECT_THAT(Forward({"DTRAIN_NP=4", "DTRAIN_START_TIMEOUT=3", "DTRAIN_CONFIG=/c",
-                       "DTRAIN_OTHER=kept"}),
-              ElementsAre("DTRAIN_OTHER=kept"));
+  EXPECT_THAT(
+      Forward({"DTRAIN_NP=4", "DTRAIN_START_TIMEOUT=3", "DTRAIN_CONFIG=/c", "DTRAIN_OTHER=kept"}),
+      ElementsAre("DTRAIN_OTHER=kept"));
 }
 
 // As a rank beside the launcher would otherwise have what those elsewhere lack.
