@@ -19,7 +19,6 @@
 #include <optional>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "agent/resident.h"
 #include "common/base/clock.h"
@@ -28,6 +27,7 @@
 #include "common/log/log.h"
 #include "common/os/environment.h"
 #include "common/os/file_system.h"
+#include "common/os/local_folder.h"
 #include "common/os/pidfd.h"
 #include "common/os/private_file.h"
 #include "common/os/spawn.h"
@@ -64,17 +64,11 @@ std::string CacheDirectory() {
   return os::IsOwnDirectory(home) ? absl::StrCat(home, "/.cache") : "";
 }
 
-// There sockets may not work, locks may not hold, and a server that is down stops everybody.
 bool IsOnFileServer(const std::string& path) {
   const os::UniqueFd fd(open(path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
   if (!fd) return true;
   auto type = os::FileSystemOf(fd.get());
-  if (!type.ok()) return false;
-  for (const char* one : {"nfs", "nfs4", "cifs", "smb3", "lustre", "gpfs", "ceph", "beegfs", "afs",
-                          "9p", "wekafs", "pvfs2", "panfs"}) {
-    if (*type == one) return true;
-  }
-  return absl::StartsWith(*type, "fuse.");
+  return type.ok() && os::IsShared(*type);
 }
 
 // A folder of ours and of nobody else, or why it is not. `make`: where it is missing, it is made.
@@ -106,34 +100,12 @@ absl::StatusOr<std::string> DirectoryInCache(bool make) {
   return path;
 }
 
-// The first of those folders of ours in /var/tmp that were made because another user has our name.
-std::string FindSpare(const std::string& prefix) {
-  std::string found;
-  std::unique_ptr<DIR, int (*)(DIR*)> listing(opendir(kTmp), closedir);
-  while (const dirent* entry = listing == nullptr ? nullptr : readdir(listing.get())) {
-    std::string path = absl::StrCat(kTmp, "/", entry->d_name);
-    if (!absl::StartsWith(path, prefix) || !Take(path, /*make=*/false).ok()) continue;
-    if (found.empty() || path < found) found = std::move(path);
-  }
-  return found;
-}
-
 absl::StatusOr<std::string> DirectoryInTmp(bool make) {
-  std::string own = absl::StrCat(kTmp, "/dtrain-", geteuid());
-  const std::string spares = own + ".";
-  absl::Status taken = Take(own, make);
-  if (absl::IsPermissionDenied(taken) || (!make && !taken.ok())) {
-    std::string spare = spares + "XXXXXX";
-    if (make && FindSpare(spares).empty() && mkdtemp(spare.data()) == nullptr) {
-      return PosixError(errno, absl::StrCat("make ", spare));
-    }
-    own = FindSpare(spares);  // the same for all who make one now
-    if (make) log::Warn(absl::StrCat(taken.message(), "; so ", own, " is used"));
-    taken = own.empty() ? taken : Take(own, make);
-  }
-  std::string path = absl::StrCat(own, "/", BuildFolder());
-  if (taken.ok()) taken = Take(path, make);
-  if (!taken.ok()) return taken;
+  auto own = os::OwnFolderIn(kTmp, make);
+  if (!own.ok()) return own.status();
+  if (make && !own->remark.empty()) log::Warn(own->remark);
+  std::string path = absl::StrCat(own->path, "/", BuildFolder());
+  if (absl::Status taken = Take(path, make); !taken.ok()) return taken;
   return path;
 }
 

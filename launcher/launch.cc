@@ -18,6 +18,7 @@
 #include "common/loop/loop.h"
 #include "launcher/cli/recorded.h"
 #include "launcher/discovery/script.h"
+#include "launcher/inherited.h"
 #include "launcher/launch_detached.h"
 #include "launcher/layout_of.h"
 #include "launcher/plan/plan.h"
@@ -127,6 +128,7 @@ loop::Loop& LoopOfLaunches() {
 
 int Launch(cli::LaunchOptions options, const faces::Translation* translation,
            std::unique_ptr<v1::Spec> read) {
+  *options.job.part.mutable_inherited() = OwnInherited();
   cli::Surroundings surroundings = cli::ProcessSurroundings();
   if (read != nullptr) surroundings = cli::RecordInto(*read, std::move(surroundings));
   absl::Status found = FindHosts(options, translation, surroundings);

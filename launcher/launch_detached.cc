@@ -208,7 +208,8 @@ absl::StatusOr<detached::JobFolder> Find(const std::string& job) {
 
 }  // namespace
 
-void Describe(const cli::DetachOptions& options, v1::Spec& spec) {
+void Describe(const cli::LaunchOptions& launch, v1::Spec& spec) {
+  const cli::DetachOptions& options = launch.detach;
   spec.set_name(options.name);
   spec.set_key(options.key);
   spec.set_keep(options.keep);
@@ -220,9 +221,8 @@ void Describe(const cli::DetachOptions& options, v1::Spec& spec) {
     variable.set_name(entry.substr(0, equals));
     variable.set_value(entry.substr(equals + 1));
   }
-  const mode_t mask = umask(0);
-  umask(mask);
-  spec.set_umask(mask);
+  *spec.mutable_inherited() = launch.job.part.inherited();
+  spec.set_umask(spec.inherited().umask());
   spec.set_build(DTRAIN_VERSION);
   if (const auto account = os::FindAccount(geteuid()); account.ok()) spec.set_user(account->name);
 }
@@ -233,7 +233,7 @@ int LaunchDetached(const cli::LaunchOptions& launch, v1::Spec spec) {
   if (write(STDOUT_FILENO, "", 0) < 0)
     return Fail(PosixError(errno, "write the job's id to stdout"));
   spec.set_job_id(absl::StrCat("dtrain-", os::RandomHex(6)));
-  Describe(options, spec);
+  Describe(launch, spec);
   *spec.mutable_accepted_by() = detached::Ourselves();
 
   auto place = detached::Jobs::UsualPlace();
@@ -299,6 +299,10 @@ cli::LaunchOptions OptionsOf(const JobRecords& records, cli::LaunchOptions asked
   cli::NameFilesFully(options);
   options.job.job_id = records.spec().job_id();
   options.job.generation = records.self().generation();
+  // Not ours: we have what systemd's manager or a minder has.
+  v1::Inherited& inherited = *options.job.part.mutable_inherited();
+  inherited = records.spec().inherited();
+  if (!records.spec().has_inherited()) inherited.set_umask(records.spec().umask());
   options.job.launcher = records.name();
   options.job.stdin_rank = "none";
   const bool restarts = options.restarts.max_restarts > 0 || options.spares > 0;

@@ -17,7 +17,7 @@
 namespace dtrain {
 
 // Into the spec goes what else was asked for, and by whom. Looks the user up.
-void Describe(const cli::DetachOptions& options, v1::Spec& spec);
+void Describe(const cli::LaunchOptions& launch, v1::Spec& spec);
 
 // Makes a job of the spec, which then exists whatever happens to us, starts its launcher, and waits
 // until the workers run or it has ended; with --launcher-on there. Returns the exit code of

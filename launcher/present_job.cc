@@ -14,7 +14,7 @@ namespace dtrain {
 Handover::Job ToHandOver(const PresentJob& job, TimePoint now) {
   Handover::Job over;
   over.spec = job.spec;
-  Describe(job.options.detach, over.spec);
+  Describe(job.options, over.spec);
   over.spec.set_job_id(job.options.job.job_id);
   over.spec.set_had_terminal(true);
   *over.spec.mutable_accepted_by() = detached::Ourselves();

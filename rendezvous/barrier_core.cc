@@ -9,7 +9,8 @@
 
 namespace dtrain::rendezvous {
 
-BarrierCore::BarrierCore(JoinKey key, std::vector<std::string> hosts) : key_(std::move(key)) {
+BarrierCore::BarrierCore(JoinKey key, std::vector<std::string> hosts, bool shared)
+    : key_(std::move(key)), shared_(shared) {
   members_.resize(hosts.size());
   for (size_t i = 0; i < hosts.size(); ++i) members_[i].host = std::move(hosts[i]);
 }
@@ -51,14 +52,15 @@ absl::Status BarrierCore::Join(NodeId node, const JoinKey& key, const Machine& m
   }
   // Network namespaces have the same number on many machines: without a boot id nothing can be
   // said.
-  if (!machine.boot_id.empty()) {
+  if (!machine.boot_id.empty() && !shared_) {
     const auto [it, first] =
         machines_.try_emplace({machine.boot_id, machine.network_namespace}, node.value());
     if (!first) {
       return absl::AlreadyExistsError(
           absl::StrCat(members_[it->second].host, " and ", member.host,
                        " are two names of one machine; keep one of them in the host list and give "
-                       "it the slots of both"));
+                       "it the slots of both, or, if they are containers that share its network, "
+                       "use --allow-same-machine"));
     }
   }
   member.joined = true;

@@ -39,7 +39,8 @@ struct MissingNode {
 // Who has reported in. Pure. Nothing starts until complete().
 class BarrierCore {
  public:
-  BarrierCore(JoinKey key, std::vector<std::string> hosts);
+  // `shared`: several hosts may be one machine, as containers with the network of their host are.
+  BarrierCore(JoinKey key, std::vector<std::string> hosts, bool shared = false);
 
   // Admits `node` (an index of the hosts). The same join again is fine: a reply may have been
   // lost. Fails, changing nothing, for another job, attempt or launcher, for a node that has become
@@ -65,6 +66,7 @@ class BarrierCore {
   absl::Status CheckKey(const JoinKey& key) const;
 
   JoinKey key_;
+  const bool shared_;
   std::vector<Member> members_;
   std::map<std::pair<std::string, uint64_t>, uint32_t> machines_;  // who joined as which node
   size_t joined_ = 0;

@@ -4,12 +4,23 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "agent/session/withheld_gpus.h"
 #include "common/base/text.h"
 #include "common/log/log.h"
 #include "common/os/process_tree.h"
 
 namespace dtrain::session {
+namespace {
+
+// "your own job dtrain-1f" of "job dtrain-1f of alice"; empty: it is of another user.
+std::string AsOwn(absl::string_view holder, absl::string_view user) {
+  if (!absl::ConsumeSuffix(&holder, absl::StrCat(" of ", user))) return "";
+  return absl::StrCat("your own ", holder);
+}
+
+}  // namespace
 
 Holdings::~Holdings() {
   agent_.reservations.Release(this);
@@ -56,6 +67,17 @@ absl::StatusOr<inventory::HeldPorts> Holdings::HoldPorts(uint32_t count, uint32_
 void Holdings::Mark(v1::Inventory& inventory) {
   if (!agent_.self.resumable) return;
   session::Mark(agent_.reservations, agent_.state_directory, this, inventory);
+  for (v1::HeldCores& cores : *inventory.mutable_held_cores()) {
+    if (const std::string own = AsOwn(cores.holder(), owner_.name); !own.empty()) {
+      cores.set_holder(own);
+    }
+  }
+  for (v1::Gpu& gpu : *inventory.mutable_gpus()) {
+    absl::string_view why = gpu.withheld();
+    if (!absl::ConsumePrefix(&why, "held by ")) continue;
+    const std::string own = AsOwn(why, owner_.name);
+    if (!own.empty()) gpu.set_withheld(absl::StrCat("held by ", own));
+  }
 }
 
 absl::Status Holdings::WriteRecord(const spawn::Processes& processes,

@@ -26,7 +26,7 @@ void SetShare(const v1::JobPart& part, v1::JobOnNode& job) {
       gpus.insert(worker.gpu_uuids().begin(), worker.gpu_uuids().end());
     }
     if (part.shares_cores()) continue;
-    const auto cpus = ParseCpuList(worker.cpulist());
+    const auto cpus = ParseCpuList(HeldCpus(worker));
     if (cpus.ok()) cores.insert(cpus->begin(), cpus->end());
   }
   for (const std::string& uuid : gpus) job.add_gpu_uuids(uuid);

@@ -14,6 +14,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "agent/shepherd/failure.h"
@@ -57,6 +58,21 @@ bool Answers(const v1::Program& program) {
     os::UniqueFd file(open(program.argv(0).c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
     if (file) (void)!read(file.get(), &first, sizeof(first));
   });
+}
+
+// What workers may have of the launcher's limits, and core files.
+struct NamedLimit {
+  __rlimit_resource resource;
+  absl::string_view name;
+};
+constexpr NamedLimit kLimits[] = {{RLIMIT_CORE, "core files"},
+                                  {RLIMIT_MEMLOCK, "locked memory"},
+                                  {RLIMIT_NOFILE, "open files"},
+                                  {RLIMIT_NPROC, "processes"},
+                                  {RLIMIT_STACK, "stack"}};
+
+std::string LimitText(uint64_t limit) {
+  return limit == RLIM_INFINITY ? "unlimited" : absl::StrCat(limit);
 }
 
 // Of Open MPI's parameters: "btl_tcp_if_exclude = docker0" and the like.
@@ -176,14 +192,35 @@ NodeTraits ReadTraits(const v1::JobPart& part, const std::vector<std::string>& a
 }
 
 WorkerLimits::WorkerLimits() {
-  getrlimit(RLIMIT_NOFILE, &open_files_);
-  getrlimit(RLIMIT_CORE, &core_);
+  for (const NamedLimit& each : kLimits) getrlimit(each.resource, &ours_[each.resource]);
 }
 
-std::vector<std::pair<int, rlimit>> WorkerLimits::For(const v1::JobPart& part) const {
-  rlimit core = core_;
+WorkerLimits::Chosen WorkerLimits::For(const v1::JobPart& part) const {
+  std::map<int, rlimit> all = {{RLIMIT_NOFILE, ours_.at(RLIMIT_NOFILE)}};
+  std::vector<std::string> lower;
+  for (const NamedLimit& each : kLimits) {
+    for (const v1::SoftLimit& wanted : part.inherited().limits()) {
+      if (wanted.resource() != static_cast<uint32_t>(each.resource)) continue;
+      rlimit limit = ours_.at(each.resource);
+      if (wanted.exact() || limit.rlim_cur < wanted.soft()) limit.rlim_cur = wanted.soft();
+      if (limit.rlim_cur > limit.rlim_max) {
+        limit.rlim_cur = limit.rlim_max;
+        lower.push_back(
+            absl::StrCat(each.name, " ", limit.rlim_max, ", not ", LimitText(wanted.soft())));
+      }
+      all[each.resource] = limit;
+    }
+  }
+  rlimit core = ours_.at(RLIMIT_CORE);
   core.rlim_cur = part.core_dumps() ? core.rlim_max : 0;
-  return {{RLIMIT_NOFILE, open_files_}, {RLIMIT_CORE, core}};
+  all[RLIMIT_CORE] = core;
+  return {{all.begin(), all.end()}, absl::StrJoin(lower, "; ")};
+}
+
+std::string NiceTrouble(int wanted, int nice) {
+  if (nice == wanted) return "";
+  return absl::StrCat("the ranks run with nice ", nice, ", not ", wanted,
+                      " as the launcher does: dtrain's agent may not lower it there");
 }
 
 }  // namespace dtrain::shepherd

@@ -3,6 +3,7 @@
 
 #include <sys/resource.h>
 
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -32,15 +33,23 @@ bool IsCrowded(const v1::JobPart& part);
 // Looks into the node's files.
 NodeTraits ReadTraits(const v1::JobPart& part, const std::vector<std::string>& agent_env);
 
-// The resource limits of each worker, from ours as they were when the process began.
+// The resource limits of each worker, from ours as they were when the process began, and the
+// launcher's.
 class WorkerLimits {
  public:
+  struct Chosen {
+    std::vector<std::pair<int, rlimit>> limits;
+    std::string trouble;  // which are lower than the launcher's: "open files: 4096, not 65536"
+  };
   WorkerLimits();  // before CheckResources
-  std::vector<std::pair<int, rlimit>> For(const v1::JobPart& part) const;
+  Chosen For(const v1::JobPart& part) const;
 
  private:
-  rlimit open_files_{};
-  rlimit core_{};
+  std::map<int, rlimit> ours_;
 };
+
+// What is to be said of a process that was to have `wanted`, as the launcher has, and has `nice`;
+// empty: nothing.
+std::string NiceTrouble(int wanted, int nice);
 
 }  // namespace dtrain::shepherd

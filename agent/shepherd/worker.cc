@@ -110,6 +110,10 @@ absl::StatusOr<std::unique_ptr<Worker>> Worker::Start(loop::Loop& loop, const Wo
   run.cgroup_fd = setup.cgroup_fd;
   run.cpus = *std::move(cpus);
   run.limits = setup.limits;
+  if (setup.part.has_inherited()) {
+    run.umask = static_cast<mode_t>(setup.part.inherited().umask() & 0777);
+    run.nice = setup.part.inherited().nice();
+  }
   os::UniqueFd variables;
   if (container != nullptr) {
     std::vector<std::string> folders{setup.scratch, setup.code};

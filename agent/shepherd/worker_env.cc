@@ -14,6 +14,7 @@
 #include "absl/strings/string_view.h"
 #include "agent/shepherd/contracts.h"
 #include "agent/shepherd/env_builder.h"
+#include "agent/shepherd/node_caches.h"
 #include "agent/shepherd/pmix_gate.h"
 #include "common/base/env_names.h"
 #include "common/base/programs.h"
@@ -219,6 +220,13 @@ void SetMpiNetwork(const v1::JobPart& part, const NodeTraits& node, EnvBuilder* 
   if (!node.rdma) env->SetIfUnset("UCX_NET_DEVICES", name);
 }
 
+void SetCaches(const std::string& folder, EnvBuilder* env) {
+  for (const CacheName& each : kCacheNames) {
+    if (env->Has(each.unless)) continue;
+    env->SetIfUnset(each.variable, absl::StrCat(folder, "/", each.name));
+  }
+}
+
 void SetDtrain(const v1::JobPart& part, const v1::WorkerSpec& worker, const WorkerTies& ties,
                EnvBuilder* env) {
   env->Set("DTRAIN_JOB_ID", part.job_id());
@@ -293,6 +301,10 @@ std::vector<std::string> WorkerEnv::Of(const v1::WorkerSpec& worker, const Worke
   if (has(v1::CONTRACT_MPI)) SetMpiNetwork(part_, ties.traits, &env);
   SetDtrain(part_, worker, ties, &env);
   SetGpus(worker, &env);
+  // A container has a home of its own.
+  if (!ties.traits.caches.empty() && !ProgramOf(part_, worker).has_container()) {
+    SetCaches(ties.traits.caches, &env);
+  }
   env.SetIfUnset("PYTHONUNBUFFERED", 1);
   const std::string& directory = ProgramOf(part_, worker).working_directory();
   if (absl::StartsWith(directory, "/")) env.Set("PWD", directory);

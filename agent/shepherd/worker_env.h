@@ -16,6 +16,7 @@ struct NodeTraits {
   bool crowded = false;         // there are more workers than processors
   bool rdma = false;            // InfiniBand, RoCE and the like
   bool names_networks = false;  // a file of Open MPI's parameters says which networks it uses
+  std::string caches{};         // NodeCaches::folder
 };
 
 // What ties a worker to its shepherd.

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/shepherd/workers.h"
 
+#include <sys/resource.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "agent/shepherd/failure.h"
+#include "agent/shepherd/node_caches.h"
 #include "agent/shepherd/worker_env.h"
 #include "common/base/exit_code.h"
 #include "common/base/programs.h"
@@ -45,14 +48,31 @@ void Workers::OnStuck(uint32_t rank, const absl::Status& why) {
                               "in XDG_RUNTIME_DIR, TMPDIR, /tmp or /var/tmp of the node"));
 }
 
+std::string Workers::CachesFor(const v1::JobPart& part, const std::vector<std::string>& agent_env) {
+  NodeCaches caches = ChooseNodeCaches(part.node_caches(), agent_env);
+  if (!caches.trouble.ok()) {
+    launcher_.Warn(
+        absl::StrCat("compilers' caches (Triton, Inductor, CUDA, torch extensions) stay "
+                     "where programs put them, though ",
+                     caches.why, ": ", std::string(caches.trouble.message()),
+                     " (--node-caches off: do not try)"));
+  } else if (!caches.folder.empty()) {
+    launcher_.Warn(absl::StrCat("compilers' caches are in ", caches.folder, ": ", caches.why),
+                   /*detail=*/true);
+  }
+  return std::move(caches.folder);
+}
+
 std::optional<v1::NodeFailure> Workers::Start(const v1::JobPart& part, const Surroundings& around) {
   started_at_ = loop_.Now();
-  const auto limits = limits_.For(part);
+  const WorkerLimits::Chosen chosen = limits_.For(part);
+  const auto& limits = chosen.limits;
   const auto directories = os::TemporaryDirectories();
   const std::string mark = os::ProcessMark(getpid());
   const std::string pid_namespace = os::PidNamespace();
   const WorkerEnv env(part, around.agent_env);
-  const NodeTraits traits = ReadTraits(part, around.agent_env);
+  NodeTraits traits = ReadTraits(part, around.agent_env);
+  traits.caches = CachesFor(part, around.agent_env);
   for (int i = 0; i < part.workers_size();) {
     const WorkerSetup setup{
         part,        env,           directories,      limits,       around.cgroup.fd(),
@@ -72,6 +92,19 @@ std::optional<v1::NodeFailure> Workers::Start(const v1::JobPart& part, const Sur
     } else {
       return CannotStart(worker.status());
     }
+  }
+  if (!chosen.trouble.empty()) {
+    launcher_.Warn(absl::StrCat("the ranks have lower limits than the launcher, as the host's hard "
+                                "limits are lower: ",
+                                chosen.trouble),
+                   /*detail=*/true);
+  }
+  if (part.has_inherited() && !workers_.empty()) {
+    errno = 0;
+    const int nice = getpriority(PRIO_PROCESS, static_cast<id_t>(workers_[0]->pid()));
+    const int wanted = part.inherited().nice();
+    const std::string trouble = errno == 0 ? NiceTrouble(wanted, nice) : "";  // it may have ended
+    if (!trouble.empty()) launcher_.Warn(trouble);
   }
   return std::nullopt;
 }

@@ -58,6 +58,7 @@ class Workers {
 
  private:
   void OnStuck(uint32_t rank, const absl::Status& why);
+  std::string CachesFor(const v1::JobPart& part, const std::vector<std::string>& agent_env);
 
   loop::Loop& loop_;
   LauncherLine& launcher_;

@@ -9,7 +9,6 @@ namespace {
 
 // A name, or a prefix when it ends in '*'.
 constexpr absl::string_view kHostBound[] = {
-    "BASH_FUNC_*",
     "DBUS_*",
     "DISPLAY",
     "GPG_AGENT_INFO",

@@ -27,4 +27,8 @@ bool HasWork(const v1::JobPart& part) {
          });
 }
 
+const std::string& HeldCpus(const v1::WorkerSpec& worker) {
+  return worker.held_cpulist().empty() ? worker.cpulist() : worker.held_cpulist();
+}
+
 }  // namespace dtrain

@@ -8,6 +8,9 @@
 
 namespace dtrain {
 
+// The cores that no other job may have for itself.
+const std::string& HeldCpus(const v1::WorkerSpec& worker);
+
 // A job's command as people write it: the words of its programs, with ":" between one and the next.
 std::vector<std::string> CommandWords(const v1::JobPart& part);
 

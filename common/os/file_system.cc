@@ -3,7 +3,9 @@
 
 #include <fcntl.h>
 
+#include <algorithm>
 #include <fstream>
+#include <iterator>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
@@ -32,6 +34,15 @@ absl::StatusOr<std::string> FileSystemOf(int fd) {
     return line.substr(at + 3, line.find(' ', at + 3) - at - 3);
   }
   return absl::NotFoundError("it is on a file system that is not mounted here");
+}
+
+bool IsShared(absl::string_view type) {
+  constexpr absl::string_view kShared[] = {
+      "9p",     "acfs",  "afs",    "beegfs", "ceph",   "cifs",   "coda",     "fuse",
+      "gfs2",   "gpfs",  "lustre", "nfs",    "nfs4",   "ocfs2",  "orangefs", "panfs",
+      "prl_fs", "pvfs2", "smb3",   "smbfs",  "vboxsf", "vmhgfs", "virtiofs", "wekafs"};
+  return std::find(std::begin(kShared), std::end(kShared), type) != std::end(kShared) ||
+         absl::StartsWith(type, "fuse.");
 }
 
 }  // namespace dtrain::os

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 
 namespace dtrain::os {
 
@@ -11,5 +12,9 @@ namespace dtrain::os {
 // "fuse.sshfs"; "tmpfs" for files in memory. The file system itself is not asked, since one that
 // hangs would hold us. NOT_FOUND: it is on none of our mounts, as a file from another namespace.
 absl::StatusOr<std::string> FileSystemOf(int fd);
+
+// Whether several machines may see the files of one of that kind: there sockets may not work, locks
+// may not hold, and a server that is down stops everybody. PURE.
+bool IsShared(absl::string_view type);
 
 }  // namespace dtrain::os

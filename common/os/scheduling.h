@@ -19,5 +19,7 @@ bool InterruptsNobody();
 // The cpus this process may run on, sorted: what workers can be pinned to. Empty when the kernel
 // does not tell.
 std::vector<int> AllowedCpus();
+// Those it may run on if it asks for all: its cgroup's. Before the first thread is made.
+std::vector<int> PossibleCpus();
 
 }  // namespace dtrain::os

@@ -320,6 +320,9 @@ absl::Status Prepare(const SpawnSpec& spec, int report_fd, SpawnError* error, Pr
   plan.cpus_size = out->cpus->bits.size() * 8;
   plan.limits = spec.limits.data();
   plan.limit_count = spec.limits.size();
+  plan.umask = spec.umask ? static_cast<int>(*spec.umask) : -1;
+  plan.set_nice = spec.nice.has_value();
+  plan.nice = spec.nice.value_or(0);
   plan.fds = out->descriptors.fds.data();
   plan.targets = out->descriptors.targets.data();
   plan.fd_count = out->descriptors.fds.size();

@@ -31,6 +31,9 @@ struct SpawnSpec {
   int cgroup_fd = -1;           // the directory of a cgroup v2 that the child starts in
   std::vector<int> cpus;        // affinity; empty: as ours
   std::vector<std::pair<int, rlimit>> limits;  // {RLIMIT_..., value}
+  std::optional<mode_t> umask;                 // none: as ours
+  // As far as the system lets us: with less than our own the child may have ours. None: as ours.
+  std::optional<int> nice;
   // For SpawnAs alone: run it as this user, who cannot gain rights by it (no_new_privs). Needs
   // root.
   const Account* user = nullptr;

@@ -7,6 +7,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -142,6 +143,9 @@ DTRAIN_CHILD_CODE void PrepareChild(ChildPlan* plan) {
       Fail(plan, SpawnStage::kScheduling);
     }
   }
+  // One that is not allowed is no reason to start nothing.
+  if (plan->set_nice) syscall(SYS_setpriority, PRIO_PROCESS, 0, plan->nice);
+  if (plan->umask >= 0) syscall(SYS_umask, plan->umask);
   if (plan->cpus != nullptr &&
       syscall(SYS_sched_setaffinity, 0, plan->cpus_size, plan->cpus) != 0) {
     Fail(plan, SpawnStage::kAffinity);

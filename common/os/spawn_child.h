@@ -55,6 +55,9 @@ struct ChildPlan {
   size_t cpus_size;
   const std::pair<int, rlimit>* limits;
   size_t limit_count;
+  int umask;      // -1: as its parent's
+  bool set_nice;  // to `nice`, if the system allows it
+  int nice;
   int* fds;            // in: descriptors of ours; the child turns them into its own duplicates
   const int* targets;  // ascending
   size_t fd_count;

@@ -22,6 +22,8 @@ constexpr Choice<plan::CpuBind> kCpuBind[] = {{"gpu", plan::CpuBind::kGpu},
 constexpr Choice<output::Tag> kTag[] = {
     {"none", output::Tag::kNone}, {"rank", output::Tag::kRank}, {"host", output::Tag::kHost}};
 constexpr Choice<bool> kAgent[] = {{"ssh", false}, {"tcp", true}};
+constexpr Choice<v1::NodeCaches> kNodeCaches[] = {
+    {"auto", v1::NODE_CACHES_AUTO}, {"on", v1::NODE_CACHES_ON}, {"off", v1::NODE_CACHES_OFF}};
 constexpr Choice<bool> kEnv[] = {{"all", true}, {"none", false}};
 
 constexpr auto kMs = std::chrono::milliseconds(1);
@@ -45,6 +47,9 @@ std::vector<Flag> WhereFlags() {
        [](View v, RawLaunch& o) { return Set(v, o.options.include); }},
       {"--exclude", kGroup, "LIST", "use all but these: node1:3@node3",
        [](View v, RawLaunch& o) { return Set(v, o.options.exclude); }},
+      {"--allow-same-machine", kGroup, "",
+       "hosts of the list may be one machine: containers with its network",
+       [](View v, RawLaunch& o) { return Set(v, o.options.job.shared_machines); }},
       {"--net", kGroup, "CIDR|NAME", "network or interface that the workers use: --net 10.1.0.0/16",
        SetNet},
   };
@@ -77,6 +82,10 @@ std::vector<Flag> HowManyFlags() {
        [](View v, RawLaunch& o) { return Set(v, o.options.job.plan.oversubscribe); }},
       {"--gpus-per-rank", kGroup, "N", "GPUs for each rank, default 1",
        [](View v, RawLaunch& o) { return Set(v, 0, 1024, o.options.job.plan.gpus_per_rank); }},
+      {"--cores-per-rank", kGroup, "N",
+       "cores for each rank; default: an equal share of what is free, of which\n"
+       "one counts as the rank's where other jobs may come",
+       [](View v, RawLaunch& o) { return Set(v, 1, 8192, o.options.job.plan.cores_per_rank); }},
   };
 }
 
@@ -106,6 +115,17 @@ std::vector<Flag> EnvironmentFlags() {
        "forward the whole environment (default), or only what -x and\n"
        "--env-file name",
        [](View v, RawLaunch& o) { return Choose(v, kEnv, o.forward_all); }, Names(kEnv)},
+      {"--node-caches", kGroup, "WHEN",
+       "give compilers' caches (Triton, Inductor, torch extensions, CUDA) a folder\n"
+       "on each node's own disk: auto (default): where the home is on a network\n"
+       "file system; on; off",
+       [](View v, RawLaunch& o) {
+         v1::NodeCaches when = v1::NODE_CACHES_AUTO;
+         absl::Status status = Choose(v, kNodeCaches, when);
+         o.options.job.part.set_node_caches(when);
+         return status;
+       },
+       Names(kNodeCaches)},
       {"--contract",
        kGroup,
        "LIST",

@@ -30,6 +30,7 @@ void UseThisMachine(LaunchOptions& options) {
   const plan::PlanOptions& plan = options.job.plan;
   if (plan.ranks_per_node) entry.slots = plan.ranks_per_node;
   if (plan.ranks) entry.slots = plan.ranks;
+  entry.slots_asked = entry.slots.has_value();
   options.hosts.entries = {std::move(entry)};
   options.local = true;
 }
@@ -61,6 +62,23 @@ absl::Status CheckAllocation(const hosts::Allocation& allocation,
   return absl::OkStatus();
 }
 
+// Where each rank goes, unless flags say it in another way.
+absl::Status TakePlaces(const hosts::Allocation& allocation, LaunchOptions& options) {
+  plan::PlanOptions& plan = options.job.plan;
+  if (allocation.places.empty() || !options.rankfile.empty() || plan.ranks_per_node ||
+      plan.per_node || plan.nodes || plan.map_by != plan::MapBy::kSlot || !plan.programs.empty()) {
+    return absl::OkStatus();
+  }
+  const size_t ranks = plan.ranks.value_or(allocation.places.size());
+  if (ranks > allocation.places.size()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "-np ", ranks, ": SLURM_HOSTFILE has places for ", Count(allocation.places.size(), "rank"),
+        "; add lines to it, or unset SLURM_HOSTFILE"));
+  }
+  plan.rankfile.assign(allocation.places.begin(), allocation.places.begin() + ranks);
+  return absl::OkStatus();
+}
+
 absl::Status FindHosts(LaunchOptions& options, const Surroundings& surroundings) {
   if (options.local) {
     UseThisMachine(options);
@@ -89,6 +107,7 @@ absl::Status FindHosts(LaunchOptions& options, const Surroundings& surroundings)
     }
     if (absl::Status stale = CheckAllocation(**allocation, surroundings); !stale.ok()) return stale;
     hosts = std::move((*allocation)->hosts);
+    if (absl::Status taken = TakePlaces(**allocation, options); !taken.ok()) return taken;
     if (!ChoseWay(options)) options.transport.rsh = (*allocation)->rsh;
   }
   if (!hosts.ok()) return hosts.status();

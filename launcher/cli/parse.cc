@@ -144,6 +144,9 @@ absl::Status SetPart(std::vector<RawProgram>& programs, const std::vector<std::s
   part.mutable_contracts()->Add(raw.contracts.begin(), raw.contracts.end());
   part.mutable_contracts()->Add(raw.emulated.begin(), raw.emulated.end());
   if (!raw.options.job.plan.tensorflow.empty()) part.add_contracts(v1::CONTRACT_TENSORFLOW);
+  if (part.node_caches() == v1::NODE_CACHES_UNSPECIFIED) {
+    part.set_node_caches(v1::NODE_CACHES_AUTO);
+  }
   if (part.spool_limit_bytes() == 0) part.set_spool_limit_bytes(kDefaultSpoolBytes);
   return absl::OkStatus();
 }

@@ -17,6 +17,11 @@
 namespace dtrain::env {
 namespace {
 
+// What a worker that does this prints; the environment, which has NULs and may have anything else,
+// comes first.
+constexpr const char* kPrints[] = {"/bin/cat", "/proc/self/environ", "/proc/self/stat",
+                                   "/proc/self/status", "/proc/self/limits"};
+
 cli::Flag RankFlag() {
   return {"--rank", "Flags", "R", "the rank whose environment is printed, default 0", nullptr};
 }
@@ -54,7 +59,7 @@ absl::StatusOr<Request> Parse(const std::vector<std::string>& args) {
       request.programs.emplace_back(":");
       request.programs.insert(request.programs.end(), own.begin(), own.end());
     }
-    for (const char* word : {"/usr/bin/env", "-0"}) request.programs.emplace_back(word);
+    for (const char* word : kPrints) request.programs.emplace_back(word);
     rest = std::move(words->further);
   }
   uint32_t rank = 0;
@@ -77,8 +82,8 @@ cli::Page EnvPage() {
   cli::Page page;
   page.command = "dtrain env";
   page.text =
-      "Prints the environment that a worker would get, grouped by where each variable comes "
-      "from.\n";
+      "Prints the environment that a worker would get, grouped by where each variable comes from,\n"
+      "and its umask, nice, CPUs and limits.\n";
   page.usage = "dtrain env [--rank R] [FLAGS OF dtrain launch] [--] [COMMAND]";
   page.more =
       "It starts the job that the flags describe, with a program that prints its environment in "
@@ -121,13 +126,16 @@ int Run(const std::vector<std::string>& args, const cli::Surroundings& surroundi
     return kExitStartAgents;
   }
   if (end->code != kExitOk) return end->code;
-  const std::vector<std::string> variables =
+  std::vector<std::string> variables =
       absl::StrSplit(printed, absl::ByChar('\0'), absl::SkipEmpty());
-  if (variables.empty()) {
+  const std::string process = variables.empty() ? "" : std::move(variables.back());
+  if (variables.size() < 2) {
     std::fprintf(stderr, "dtrain: env: the job has no rank %s\n", request->rank.c_str());
     return kExitUsage;
   }
+  variables.pop_back();
   std::fputs(FormatEnvironment(variables, command->launch.job.part).c_str(), stdout);
+  std::fputs(FormatProcess(process).c_str(), stdout);
   return kExitOk;
 }
 

@@ -8,7 +8,10 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 
 namespace dtrain::env {
 namespace {
@@ -47,6 +50,8 @@ const std::vector<Group>& Groups() {
        {"NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME",
         "OMPI_MCA_btl_tcp_if_include", "OMPI_MCA_oob_tcp_if_include", "PRTE_MCA_prte_if_include",
         "UCX_NET_DEVICES"}},
+      {"on the node's own disk, as the home is on a network file system (--node-caches)",
+       {"CUDA_CACHE_PATH", "TORCHINDUCTOR_CACHE_DIR", "TORCH_EXTENSIONS_DIR", "TRITON_CACHE_DIR"}},
       {"the rank's devices (--gpu-bind)", {"CUDA_VISIBLE_DEVICES"}},
       {"set for every worker", {"PYTHONUNBUFFERED", "PWD"}},
   };
@@ -107,6 +112,44 @@ std::string FormatEnvironment(std::vector<std::string> variables, const v1::JobP
     const auto found = lines.find(origin);
     if (found == lines.end()) continue;
     absl::StrAppend(&out, out.empty() ? "" : "\n", "# ", origin, "\n", found->second);
+  }
+  return out;
+}
+
+std::string FormatProcess(absl::string_view proc) {
+  std::vector<std::string> from_launcher, limits;
+  std::string cpus;
+  for (absl::string_view line : absl::StrSplit(proc, '\n')) {
+    const size_t name_end = line.rfind(") ");
+    if (name_end != line.npos && from_launcher.empty()) {
+      // "7 (cat) R 1 ..."; nice is the 19th.
+      const std::vector<absl::string_view> fields =
+          absl::StrSplit(line.substr(name_end + 2), ' ', absl::SkipWhitespace());
+      if (fields.size() > 16) from_launcher.push_back(absl::StrCat("nice ", fields[16]));
+    } else if (absl::ConsumePrefix(&line, "Umask:")) {
+      from_launcher.push_back(absl::StrCat("umask ", absl::StripAsciiWhitespace(line)));
+    } else if (absl::ConsumePrefix(&line, "Cpus_allowed_list:")) {
+      cpus = std::string(absl::StripAsciiWhitespace(line));
+    } else if (absl::ConsumePrefix(&line, "Max ")) {
+      for (const char* name : {"stack size", "core file size", "processes", "open files",
+                               "locked memory", "address space", "cpu time"}) {
+        absl::string_view rest = line;
+        if (!absl::ConsumePrefix(&rest, name)) continue;
+        const std::vector<absl::string_view> fields =
+            absl::StrSplit(rest, ' ', absl::SkipWhitespace());
+        if (!fields.empty()) limits.push_back(absl::StrCat(name, " ", fields[0]));
+      }
+    }
+  }
+  std::string out;
+  if (!from_launcher.empty()) {
+    absl::StrAppend(&out, "\n# as this shell, on all hosts\n# ", absl::StrJoin(from_launcher, ", "),
+                    "\n");
+  }
+  if (!cpus.empty()) absl::StrAppend(&out, "\n# its CPUs (--bind)\n# ", cpus, "\n");
+  if (!limits.empty()) {
+    absl::StrAppend(&out, "\n# its limits: the host's, raised to this shell's\n# ",
+                    absl::StrJoin(limits, ", "), "\n");
   }
   return out;
 }

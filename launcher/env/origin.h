@@ -17,4 +17,8 @@ std::string OriginOf(absl::string_view name, absl::string_view value, const v1::
 // would not read as one word is quoted.
 std::string FormatEnvironment(std::vector<std::string> variables, const v1::JobPart& part);
 
+// How the worker begins besides, as "# " lines, from the texts of its /proc/self/stat, status and
+// limits, one behind the other. What is not in them is left out.
+std::string FormatProcess(absl::string_view proc);
+
 }  // namespace dtrain::env

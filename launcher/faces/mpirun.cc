@@ -31,7 +31,9 @@ std::vector<FaceFlag> PlaceFlags() {
       {"--np,-n,-c,-np", "N", Becomes::kFlag, "--np"},
       {"--host,-H,--hosts", "LIST", Becomes::kFlag, "--hosts"},
       {"--hostfile,--machinefile,-f", "FILE", Becomes::kFlag, "--hostfile"},
-      {"--npernode,-N,--ppn,--perhost", "N", Becomes::kFlag, "--ppn"},
+      {"--npernode,-N", "N", Becomes::kFlag, "--ppn"},
+      {"--ppn,--perhost", "N", Becomes::kFlag, "--ppn",
+       "ranks that are left begin again with the first host"},
       {"--pernode", "", Becomes::kFlag, "--ppn 1"},
       {"--bynode,--rr", "", Becomes::kFlag, "--map-by node"},
       {"--byslot", "", Becomes::kFlag, "--map-by slot"},
@@ -221,6 +223,7 @@ absl::StatusOr<Line> TranslateProgram(const std::vector<std::string>& args, bool
   if (status.ok()) status = BindTo(line);
   if (status.ok()) status = Environment(line, surroundings, shared);
   if (!status.ok()) return status;
+  out.ppn_wraps = out.ppn_wraps || line.Has("ppn");  // Hydra's
   if (line.line().command.empty()) return absl::InvalidArgumentError("no program to run");
   if (const std::string dir = line.Value("output-filename"); !dir.empty()) {
     line.Flag("--output", absl::StrCat(dir, "/1/rank.%R/%s"));

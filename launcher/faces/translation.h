@@ -28,6 +28,7 @@ struct Translation {
   bool this_machine = false;       // whatever hosts are known otherwise
   bool needs_hosts = false;        // more nodes than this machine
   bool cores_are_no_limit = false;
+  bool ppn_wraps = false;  // ranks beyond --ppn begin again with the first host
   // A rank for each GPU of a node, or one where it has none, unless something says how many.
   bool rank_per_gpu_or_one = false;
   // What the other launcher gives between TERM and KILL.

@@ -120,7 +120,7 @@ absl::StatusOr<std::optional<Allocation>> DetectAllocation(const EnvLookup& env,
                                                            const FileReader& read,
                                                            std::optional<uint32_t> nodes) {
   if (!Get(env, "SLURM_JOB_ID").empty() || !Get(env, "SLURM_JOBID").empty()) {
-    return Some(ReadSlurm(env));
+    return Some(ReadSlurm(env, read));
   }
   if (!Get(env, "PBS_JOBID").empty()) return Some(ReadPbs(env, read));
   if (!Get(env, "LSB_JOBID").empty()) return Some(ReadLsf(env, read));

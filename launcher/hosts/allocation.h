@@ -5,9 +5,11 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "launcher/hosts/hostfile.h"
+#include "launcher/hosts/rankfile.h"
 
 namespace dtrain::hosts {
 
@@ -16,6 +18,8 @@ struct Allocation {
   std::string manager;  // "Slurm", "PBS", "LSF", "Grid Engine", "MPIJob" or "Indexed Job"
   HostList hosts;
   std::string rsh;  // a value for --rsh that stays inside the allocation; empty: use ssh
+  std::vector<RankPlace>
+      places{};  // of each rank, where the job's user has said it; empty: not said
 };
 
 // A variable of the environment; none when it is not set. An empty value counts as not set.

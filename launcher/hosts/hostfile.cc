@@ -141,7 +141,10 @@ absl::StatusOr<HostList> ParseHostList(absl::string_view text, absl::string_view
     absl::Status status = builder.Add(*spec);
     if (!status.ok()) return status;
   }
-  return std::move(builder).Finish();
+  absl::StatusOr<HostList> list = std::move(builder).Finish();
+  if (!list.ok()) return list;
+  for (HostEntry& entry : list->entries) entry.slots_asked = entry.slots.has_value();
+  return list;
 }
 
 }  // namespace dtrain::hosts

@@ -22,6 +22,7 @@ struct HostEntry {
   std::string user;               // empty: whatever ssh would take
   uint16_t port = 0;              // 0: whatever ssh would take
   std::optional<uint32_t> slots;  // none: gpus, else the GPUs the node reports, else its cores
+  bool slots_asked = false;  // they are ranks that were asked for, and say nothing of the machine
   std::optional<uint32_t> max_slots;  // at least slots
   std::optional<uint32_t> gpus;       // GPUs of the node the job may use; 0: none of them
   // --include and --exclude, by nvidia-smi's numbers: these alone, in this order (empty: all), and

@@ -2,10 +2,12 @@
 #include "launcher/hosts/slurm.h"
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -159,9 +161,77 @@ absl::Status RefuseCopy(const EnvLookup& env) {
       "by itself. (In a step: srun -n1. If srun is not involved, unset SLURM_STEP_NUM_TASKS)"));
 }
 
+// One name in each line, or a list, or NAME*COUNT; "#" begins a comment.
+absl::StatusOr<std::vector<RankPlace>> ParseTaskHosts(const std::string& text,
+                                                      const std::string& name) {
+  std::vector<RankPlace> places;
+  uint32_t number = 0;
+  for (absl::string_view line : absl::StrSplit(text, '\n')) {
+    ++number;
+    line = absl::StripAsciiWhitespace(line.substr(0, line.find('#')));
+    uint32_t times = 1;
+    if (const size_t star = line.rfind('*'); star != absl::string_view::npos) {
+      if (!absl::SimpleAtoi(line.substr(star + 1), &times) || times == 0 || times > kMaxSlots) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            name, " line ", number, ": \"", Escape(line, 60), "\" is not a host, or HOST*COUNT"));
+      }
+      line = absl::StripAsciiWhitespace(line.substr(0, star));
+    }
+    if (line.empty()) continue;
+    const std::string where = absl::StrCat(name, " line ", number);
+    const Source source = Source::OneLine(where);
+    auto nodes = ParseNodeList(source, std::string(line));
+    if (!nodes.ok()) return nodes.status();
+    for (const HostSpec& node : *nodes) {
+      absl::Status taken = node.pattern.Expand([&](std::string host) {
+        for (uint32_t i = 0; i < times && places.size() < kMaxRanks; ++i) {
+          places.push_back({static_cast<uint32_t>(places.size()), host, std::nullopt, number});
+        }
+        return absl::OkStatus();
+      });
+      if (!taken.ok()) return taken;
+    }
+  }
+  return places;
+}
+
+// SLURM_HOSTFILE: the allocation's hosts become those that it names, with a slot for each mention.
+absl::Status TakeTaskHosts(const Variable& file, const FileReader& read, Allocation& allocation) {
+  const std::string name = absl::StrCat("SLURM_HOSTFILE=", Escape(file.value));
+  auto text = read(file.value);
+  if (!text.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, ": ", text.status().message(), "; unset SLURM_HOSTFILE"));
+  }
+  auto places = ParseTaskHosts(*text, name);
+  if (!places.ok()) return places.status();
+  if (places->empty()) return absl::InvalidArgumentError(absl::StrCat(name, " names no host"));
+  HostList named;
+  named.warnings = allocation.hosts.warnings;
+  for (const RankPlace& place : *places) {
+    const auto is_it = [&](const HostEntry& entry) { return entry.host == place.host; };
+    auto at = std::find_if(named.entries.begin(), named.entries.end(), is_it);
+    if (at == named.entries.end()) {
+      const auto& all = allocation.hosts.entries;
+      const auto found = std::find_if(all.begin(), all.end(), is_it);
+      if (found == all.end()) {
+        return absl::InvalidArgumentError(absl::StrCat(name, " line ", place.line, ": ", place.host,
+                                                       " is not one of the Slurm job's nodes"));
+      }
+      named.entries.push_back(*found);
+      at = named.entries.end() - 1;
+      at->slots = 0;
+    }
+    at->slots = *at->slots + 1;
+  }
+  allocation.hosts = std::move(named);
+  allocation.places = *std::move(places);
+  return absl::OkStatus();
+}
+
 }  // namespace
 
-absl::StatusOr<Allocation> ReadSlurm(const EnvLookup& env) {
+absl::StatusOr<Allocation> ReadSlurm(const EnvLookup& env, const FileReader& read) {
   if (absl::Status copy = RefuseCopy(env); !copy.ok()) return copy;
   if (FirstSet(env, {"SLURM_HET_SIZE", "SLURM_PACK_SIZE"})) {
     return absl::InvalidArgumentError(
@@ -188,7 +258,11 @@ absl::StatusOr<Allocation> ReadSlurm(const EnvLookup& env) {
   }
   auto hosts = std::move(builder).Finish();
   if (!hosts.ok()) return hosts.status();
-  return Allocation{"Slurm", *std::move(hosts), absl::StrCat(kRsh, GpuFlag(env, *slots))};
+  Allocation allocation{"Slurm", *std::move(hosts), absl::StrCat(kRsh, GpuFlag(env, *slots)), {}};
+  if (auto file = FirstSet(env, {"SLURM_HOSTFILE"})) {
+    if (absl::Status taken = TakeTaskHosts(*file, read, allocation); !taken.ok()) return taken;
+  }
+  return allocation;
 }
 
 }  // namespace dtrain::hosts

@@ -6,7 +6,8 @@
 
 namespace dtrain::hosts {
 
-// The allocation of the Slurm job we are in; SLURM_JOB_ID is known to be set.
-absl::StatusOr<Allocation> ReadSlurm(const EnvLookup& env);
+// The allocation of the Slurm job we are in; SLURM_JOB_ID is known to be set. Of SLURM_HOSTFILE, if
+// it is set, each line is where one more rank goes, as for srun.
+absl::StatusOr<Allocation> ReadSlurm(const EnvLookup& env, const FileReader& read);
 
 }  // namespace dtrain::hosts

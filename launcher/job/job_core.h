@@ -37,9 +37,10 @@ struct JobOptions {
   // What is said to the nodes of the plan before they start, of a job whose code is staged:
   // StageTree.
   std::shared_ptr<const v1::JobRequest> stage;
-  v1::JobPart part;        // what all nodes share: argv, env, working directory ...
-  std::string net;         // --net CIDR or interface name; empty: any
-  std::string stdin_rank;  // "none", "all" or a rank
+  v1::JobPart part;              // what all nodes share: argv, env, working directory ...
+  std::string net;               // --net CIDR or interface name; empty: any
+  bool shared_machines = false;  // --allow-same-machine: hosts may be two names of one
+  std::string stdin_rank;        // "none", "all" or a rank
   bool stdin_is_terminal = false;
   bool dry_run = false;  // stop after the plan
   bool survey = false;   // stop after the probes, on all that the nodes have: nothing is reserved

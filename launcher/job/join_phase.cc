@@ -38,7 +38,7 @@ JoinPhase::JoinPhase(Cluster& cluster, Out& out, LeaseWatch& lease_watch, StopPh
       losses_(losses),
       plan_(plan),
       barrier_({cluster.options().job_id, cluster.options().attempt, cluster.options().incarnation},
-               HostNames(cluster.hosts())),
+               HostNames(cluster.hosts()), cluster.options().shared_machines),
       undecided_(cluster.size()) {
   for (uint32_t i = 0; i < cluster.size(); ++i) undecided_ -= IsDoubtful(NodeId(i)) ? 1 : 0;
 }

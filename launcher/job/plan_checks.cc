@@ -7,6 +7,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/base/text.h"
 #include "common/base/worker_needs.h"
 #include "launcher/job/nested.h"
@@ -92,6 +93,40 @@ Launchers FindLaunchers(const JobOptions& options, const plan::Plan& plan) {
                      nested->meets ? ", or one torchrun on each node (--ppn 1)" : ""));
   }
   return found;
+}
+
+std::vector<std::string> ShellWarnings(const JobOptions& options, const plan::Plan& plan,
+                                       const std::vector<NodeView>& views) {
+  const v1::Inherited& shell = options.part.inherited();
+  std::vector<std::string> out;
+  if (options.attempt > 0 || shell.boot_id().empty()) return out;
+  const bool others = plan.nodes.size() > 1;
+  for (const plan::PlannedNode& node : plan.nodes) {
+    const v1::Inventory& there = views[node.node.value()].inventory;
+    if (there.boot_id() != shell.boot_id() ||
+        there.network_namespace() != shell.network_namespace()) {
+      continue;
+    }
+    const std::string& host = node.entry.host;
+    if (!shell.cpus().empty() && there.allowed_cpus() != shell.cpus()) {
+      out.push_back(absl::StrCat(host, ": this shell is confined to CPUs ", shell.cpus(),
+                                 ", and the job's ranks are not, as dtrain's agent there is not "
+                                 "(it has CPUs ",
+                                 there.allowed_cpus(),
+                                 "): put taskset before the program instead"));
+    } else if (!shell.cpus().empty() && others) {
+      out.push_back(absl::StrCat(host, ": this shell is confined to CPUs ", shell.cpus(),
+                                 ", and so are the ranks there; those on other hosts are not"));
+    }
+    if (others && shell.other_limits_size() > 0) {
+      out.push_back(absl::StrCat(host,
+                                 ": limits of this shell do not hold for ranks on other "
+                                 "hosts: ",
+                                 absl::StrJoin(shell.other_limits(), ", ")));
+    }
+    break;
+  }
+  return out;
 }
 
 std::vector<std::string> WarningsOf(const std::vector<NodeView>& views) {

@@ -29,6 +29,10 @@ struct Launchers {
 };
 Launchers FindLaunchers(const JobOptions& options, const plan::Plan& plan);
 
+// What the shell of the launch has confined itself to, and holds for the ranks of some hosts only.
+std::vector<std::string> ShellWarnings(const JobOptions& options, const plan::Plan& plan,
+                                       const std::vector<NodeView>& views);
+
 // What the inventories warn of, hosts with the same warning in one line.
 std::vector<std::string> WarningsOf(const std::vector<NodeView>& views);
 

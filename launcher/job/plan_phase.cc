@@ -28,6 +28,10 @@ void PlanPhase::Begin() {
   if (!CheckNodes()) return;
   for (std::string& warning : WarningsOf(cluster_.views())) out_.Warn(std::move(warning));
   for (const std::string& warning : cluster_.plan().warnings) out_.Warn(warning);
+  for (std::string& warning :
+       ShellWarnings(cluster_.options(), cluster_.plan(), cluster_.views())) {
+    out_.Warn(std::move(warning));
+  }
   if (!CheckOptions()) return;
   Launchers launchers = FindLaunchers(cluster_.options(), cluster_.plan());
   for (std::string& warning : launchers.warnings) out_.Warn(std::move(warning));
@@ -64,7 +68,7 @@ bool PlanPhase::Place() {
   if (!placed.ok()) {
     const std::string held = plan::FormatHeld(cluster_.hosts(), all);
     if (!held.empty() && PlanOn(all).ok()) {
-      reserve_.Busy(absl::StrCat(placed.status().message(), "\n  held by others: ", held));
+      reserve_.Busy(absl::StrCat(placed.status().message(), "\n  held by other jobs: ", held));
     } else {
       Refuse(placed.status());
     }

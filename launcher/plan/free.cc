@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/cpulist.h"
+#include "common/base/programs.h"
 #include "common/base/text.h"
 #include "rendezvous/barrier_core.h"
 
@@ -100,7 +101,7 @@ v1::Reserve ReserveFor(const PlannedNode& node, const PlanOptions& options) {
     if (worker.set_visible_gpus()) {
       gpus.insert(worker.gpu_uuids().begin(), worker.gpu_uuids().end());
     }
-    const auto cpus = ParseCpuList(worker.cpulist());
+    const auto cpus = ParseCpuList(HeldCpus(worker));
     if (cpus.ok()) cores.insert(cpus->begin(), cpus->end());
   }
   v1::Reserve reserve;

@@ -264,7 +264,7 @@ bool BindNearGpus(PlannedNode& node, const v1::Inventory& inventory, const Gpus&
 std::vector<int> CoresOfSlots(const PlannedNode& node, const v1::Inventory& inventory,
                               const Cores& cores, const PlanOptions& options) {
   std::vector<int> mine = cores.numa_order;
-  if (!inventory.reserves() || options.oversubscribe) return mine;
+  if (!inventory.reserves() || options.oversubscribe || options.cores_per_rank) return mine;
   const size_t all = AllCores(inventory, cores).size(), workers = node.workers.size();
   size_t slots = node.entry.slots ? *node.entry.slots : all;
   if (options.ranks_per_node) slots = *options.ranks_per_node;
@@ -273,9 +273,49 @@ std::vector<int> CoresOfSlots(const PlannedNode& node, const v1::Inventory& inve
   return mine;
 }
 
+// --cores-per-rank: of what a worker could have, what none before it has got.
+absl::Status TrimCores(PlannedNode& node, const PlanOptions& options) {
+  if (!options.cores_per_rank) return absl::OkStatus();
+  std::set<int> taken;
+  for (v1::WorkerSpec& worker : node.workers) {
+    auto cores = ParseCpuList(worker.cpulist());
+    if (!cores.ok()) return cores.status();
+    std::erase_if(*cores, [&](int core) { return taken.count(core) > 0; });
+    if (cores->size() < *options.cores_per_rank) {
+      if (options.oversubscribe) continue;
+      return absl::ResourceExhaustedError(
+          absl::StrCat(node.entry.host, ": a rank needs ", Count(*options.cores_per_rank, "core"),
+                       " (--cores-per-rank), and ", Count(cores->size(), "core"),
+                       cores->size() == 1 ? " is" : " are", " left for rank ", worker.rank(),
+                       ": run fewer ranks there, or ask for fewer cores"));
+    }
+    cores->resize(*options.cores_per_rank);
+    taken.insert(cores->begin(), cores->end());
+    worker.set_cpulist(FormatCpuList(*cores));
+  }
+  return absl::OkStatus();
+}
+
+// A job that was asked for so many ranks says nothing of how many cores they need: they may use
+// what is there, but count as one core each, so that other jobs fit beside it.
+void HoldOneCoreEach(PlannedNode& node, const v1::Inventory& inventory,
+                     const PlanOptions& options) {
+  if (!inventory.reserves() || options.cores_per_rank) return;
+  if (!node.entry.slots_asked && !options.ranks_per_node) return;
+  for (v1::WorkerSpec& worker : node.workers) {
+    // Cores near a GPU go with it.
+    if (worker.gpu_uuids_size() > 0) continue;
+    const auto cores = ParseCpuList(worker.cpulist());
+    if (cores.ok() && cores->size() > 1) worker.set_held_cpulist(absl::StrCat(cores->front()));
+  }
+}
+
 void BindCores(PlannedNode& node, const v1::Inventory& inventory, const Gpus& gpus,
                const Cores& cores, const PlanOptions& options) {
-  for (v1::WorkerSpec& worker : node.workers) worker.clear_cpulist();
+  for (v1::WorkerSpec& worker : node.workers) {
+    worker.clear_cpulist();
+    worker.clear_held_cpulist();
+  }
   if (options.cpu_bind == CpuBind::kNone) return;
   if (options.cpu_bind == CpuBind::kNuma) {
     for (v1::WorkerSpec& worker : node.workers) {
@@ -288,7 +328,7 @@ void BindCores(PlannedNode& node, const v1::Inventory& inventory, const Gpus& gp
   if (near_gpus && !gpus.empty()) {
     if (BindNearGpus(node, inventory, gpus, cores, options)) return;
     // Where GPUs are what is shared out, cores keep nobody from them.
-    if (inventory.reserves()) return;
+    if (inventory.reserves() && !options.cores_per_rank) return;
   }
   std::vector<std::string> lists =
       SplitEvenly(CoresOfSlots(node, inventory, cores, options), node.workers.size());
@@ -309,6 +349,7 @@ absl::Status ApplyRankfile(PlannedNode& node, const Cores& cores, const PlanOpti
           " of ", node.entry.host, ", where cores ", FormatCpuList(cores.allowed), " can be used"));
     }
     worker.set_cpulist(FormatCpuList(*wanted));
+    worker.clear_held_cpulist();
   }
   return absl::OkStatus();
 }
@@ -331,6 +372,8 @@ absl::Status PinNode(PlannedNode& node, const v1::Inventory& inventory, const Pl
   if (absl::Status busy = CheckBusy(node, gpus, options); !busy.ok()) return busy;
   WarnOfGpus(node, inventory, gpus, options, warnings);
   BindCores(node, inventory, gpus, *cores, options);
+  if (absl::Status trimmed = TrimCores(node, options); !trimmed.ok()) return trimmed;
+  HoldOneCoreEach(node, inventory, options);
   return ApplyRankfile(node, *cores, options);
 }
 

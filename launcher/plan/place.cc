@@ -137,15 +137,15 @@ absl::StatusOr<uint64_t> Fit(const hosts::HostList& hosts, const std::vector<Roo
   return total;
 }
 
-// Takes `total` ranks' room and appends where they go.
-void Deal(Counts& capacity, const Demand& demand, uint64_t total, MapBy map_by,
+// Takes `total` ranks' room and appends where they go, `at_once` on each node in turn.
+void Deal(Counts& capacity, const Demand& demand, uint64_t total, uint64_t at_once,
           std::vector<uint32_t>& node_of_rank) {
   const size_t end = node_of_rank.size() + total;
   while (node_of_rank.size() < end) {
     for (uint32_t n = 0; n < capacity.size() && node_of_rank.size() < end; ++n) {
       if (!demand.allowed[n]) continue;
       const uint64_t left = end - node_of_rank.size();
-      const uint64_t most = map_by == MapBy::kNode ? 1 : left;
+      const uint64_t most = std::min(at_once, left);
       const auto here = static_cast<uint32_t>(std::min<uint64_t>(capacity[n], most));
       node_of_rank.insert(node_of_rank.end(), here, n);
       capacity[n] -= here;
@@ -179,6 +179,18 @@ absl::StatusOr<std::vector<Demand>> Demands(const hosts::HostList& hosts, size_t
   return demands;
 }
 
+bool Wraps(const PlanOptions& options) {
+  return options.ppn_wraps && options.ranks_per_node && options.programs.empty();
+}
+
+// Room for so many rounds that `ranks` fit.
+void Repeat(uint64_t ranks, Counts& capacity) {
+  ranks = std::min<uint64_t>(ranks, hosts::kMaxRanks);
+  const uint64_t round = std::max<uint64_t>(Sum(capacity), 1);
+  const uint64_t rounds = std::max<uint64_t>((ranks + round - 1) / round, 1);
+  for (uint32_t& here : capacity) here = static_cast<uint32_t>(here * rounds);
+}
+
 // The host of each rank.
 absl::StatusOr<std::vector<uint32_t>> DealAll(const hosts::HostList& hosts,
                                               const std::vector<Room>& rooms,
@@ -189,9 +201,13 @@ absl::StatusOr<std::vector<uint32_t>> DealAll(const hosts::HostList& hosts,
   for (const Room& room : rooms) capacity.push_back(room.per_node.value_or(room.slots));
   std::vector<uint32_t> node_of_rank;
   for (const Demand& demand : *demands) {
+    if (Wraps(options)) Repeat(demand.ranks.value_or(0), capacity);
     const auto total = Fit(hosts, rooms, options, demand, capacity);
     if (!total.ok()) return total.status();
-    Deal(capacity, demand, *total, options.map_by, node_of_rank);
+    const uint64_t at_once = options.map_by == MapBy::kNode ? 1
+                             : Wraps(options)               ? *options.ranks_per_node
+                                                            : *total;
+    Deal(capacity, demand, *total, at_once, node_of_rank);
   }
   return node_of_rank;
 }
@@ -291,6 +307,9 @@ absl::Status CheckNumbers(const hosts::HostList& hosts, const PlanOptions& optio
     return absl::InvalidArgumentError(
         "--gpus-per-rank 0: use --gpu-bind none for ranks without GPU");
   }
+  if (options.cores_per_rank && options.cpu_bind == CpuBind::kNone) {
+    return absl::InvalidArgumentError("--cores-per-rank and --bind none contradict each other");
+  }
   if (options.gpu_bind == GpuBind::kNone) {
     for (const hosts::HostEntry& entry : hosts.entries) {
       if (entry.only_gpus.empty() && entry.without_gpus.empty()) continue;
@@ -355,7 +374,8 @@ absl::StatusOr<Plan> Place(const hosts::HostList& hosts,
   if (!node_of_rank.ok()) return node_of_rank.status();
   Counts counts(considered, 0);
   for (uint32_t node : *node_of_rank) ++counts[node];
-  if (absl::Status status = CheckRoom(hosts, rooms, counts, options.oversubscribe); !status.ok()) {
+  const bool beyond_slots = options.oversubscribe || Wraps(options);
+  if (absl::Status status = CheckRoom(hosts, rooms, counts, beyond_slots); !status.ok()) {
     return status;
   }
   Plan plan = MakePlan(hosts, rooms, counts, *std::move(node_of_rank), options);

@@ -38,8 +38,9 @@ struct TensorflowTasks {
 struct PlanOptions {
   std::optional<uint32_t> ranks;           // -np; absent: all slots
   std::optional<uint32_t> ranks_per_node;  // --ppn, also ppr:N:node
-  std::optional<PerNode> per_node;         // the same, counted on each node
-  std::optional<uint32_t> nodes;           // -N: the first N nodes of the list
+  bool ppn_wraps = false;  // with more ranks, each node in turn gets as many again, as by Hydra
+  std::optional<PerNode> per_node;  // the same, counted on each node
+  std::optional<uint32_t> nodes;    // -N: the first N nodes of the list
   MapBy map_by = MapBy::kSlot;
   std::vector<hosts::RankPlace> rankfile;  // empty: none
   bool oversubscribe = false;              // more ranks than slots, or than GPUs
@@ -47,6 +48,7 @@ struct PlanOptions {
   uint32_t gpus_per_rank = 1;       // of several programs: the fewest that one with GPUs has
   std::vector<ProgramRanks> programs;       // of a job with several; empty: one, as said above
   std::vector<TensorflowTasks> tensorflow;  // empty: no TF_CONFIG
+  std::optional<uint32_t> cores_per_rank;   // --cores-per-rank
   GpuBind gpu_bind = GpuBind::kNode;
   CpuBind cpu_bind = CpuBind::kGpu;
 };

@@ -14,7 +14,9 @@ absl::StatusOr<uint32_t> FromCores(const hosts::HostEntry& entry, const v1::Inve
                                    const PlanOptions& options) {
   if (options.cores_are_no_limit && options.ranks_per_node) return *options.ranks_per_node;
   const absl::StatusOr<std::vector<int>> cpus = ParseCpuList(inventory.allowed_cpus());
-  if (cpus.ok() && !cpus->empty()) return static_cast<uint32_t>(cpus->size());
+  if (cpus.ok() && !cpus->empty()) {
+    return std::max(static_cast<uint32_t>(cpus->size()) / options.cores_per_rank.value_or(1), 1u);
+  }
   return absl::FailedPreconditionError(absl::StrCat(
       entry.host, " does not say which cores it has; give it slots= in the host list"));
 }

@@ -31,17 +31,127 @@ constexpr size_t kMaxDump = 1 << 20;
 // libssh does not know them. What one of them forbids must not be allowed because of that.
 constexpr absl::string_view kOnlyOpenSsh[] = {"BindInterface",
                                               "CertificateFile",
+                                              "ForkAfterAuthentication",
+                                              "ForwardAgent",
                                               "HostbasedAuthentication",
                                               "KnownHostsCommand",
+                                              "IPQoS",
                                               "NoHostAuthenticationForLocalhost",
+                                              "PermitLocalCommand",
                                               "PKCS11Provider",
                                               "ProxyUseFdpass",
                                               "RefuseConnection",
+                                              "RekeyLimit",
                                               "RevokedHostKeys",
+                                              "SessionType",
+                                              "SetEnv",
+                                              "StdinNull",
+                                              "Tunnel",
                                               "VerifyHostKeyDNS"};
 
+// Of a session for people or for other ends than ours, of files that hosts' keys are written to, of
+// what OpenSSH has already applied when it prints this, or with flags of our own in their place.
+constexpr absl::string_view kWithoutMeaning[] = {"AddKeysToAgent",
+                                                 "BatchMode",
+                                                 "CanonicalDomains",
+                                                 "CanonicalizeFallbackLocal",
+                                                 "CanonicalizeHostname",
+                                                 "CanonicalizeMaxDots",
+                                                 "CanonicalizePermittedCNAMEs",
+                                                 "CASignatureAlgorithms",
+                                                 "ChallengeResponseAuthentication",
+                                                 "ChannelTimeout",
+                                                 "CheckHostIP",
+                                                 "Cipher",
+                                                 "ClearAllForwardings",
+                                                 "Compression",
+                                                 "CompressionLevel",
+                                                 "ConnectionAttempts",
+                                                 "ConnectTimeout",
+                                                 "ControlMaster",
+                                                 "ControlPersist",
+                                                 "DynamicForward",
+                                                 "EnableEscapeCommandline",
+                                                 "EnableSSHKeysign",
+                                                 "EscapeChar",
+                                                 "ExitOnForwardFailure",
+                                                 "FingerprintHash",
+                                                 "ForwardX11",
+                                                 "ForwardX11Timeout",
+                                                 "ForwardX11Trusted",
+                                                 "GatewayPorts",
+                                                 "GSSAPIClientIdentity",
+                                                 "GSSAPIDelegateCredentials",
+                                                 "GSSAPIKexAlgorithms",
+                                                 "GSSAPIKeyExchange",
+                                                 "GSSAPIRenewalForcesRekey",
+                                                 "GSSAPIServerIdentity",
+                                                 "GSSAPITrustDns",
+                                                 "HashKnownHosts",
+                                                 "Host",
+                                                 "HostbasedAcceptedAlgorithms",
+                                                 "HostbasedKeyTypes",
+                                                 "IgnoreUnknown",
+                                                 "KbdInteractiveAuthentication",
+                                                 "KbdInteractiveDevices",
+                                                 "LocalForward",
+                                                 "LogLevel",
+                                                 "LogVerbose",
+                                                 "NumberOfPasswordPrompts",
+                                                 "ObscureKeystrokeTiming",
+                                                 "PasswordAuthentication",
+                                                 "PermitRemoteOpen",
+                                                 "Protocol",
+                                                 "RemoteCommand",
+                                                 "RemoteForward",
+                                                 "RequestTTY",
+                                                 "RhostsRSAAuthentication",
+                                                 "RSAAuthentication",
+                                                 "SecurityKeyProvider",
+                                                 "SendEnv",
+                                                 "ServerAliveCountMax",
+                                                 "ServerAliveInterval",
+                                                 "StreamLocalBindMask",
+                                                 "StreamLocalBindUnlink",
+                                                 "SyslogFacility",
+                                                 "Tag",
+                                                 "TCPKeepAlive",
+                                                 "TunnelDevice",
+                                                 "UpdateHostKeys",
+                                                 "UsePrivilegedPort",
+                                                 "VisualHostKey",
+                                                 "WarnWeakCrypto",
+                                                 "XAuthLocation"};
+
+// Values that mean the same as no such keyword.
+struct UsualValue {
+  absl::string_view keyword, value;
+};
+constexpr UsualValue kUsual[] = {{"IPQoS", "lowdelay throughput"},
+                                 {"IPQoS", "af21 cs1"},
+                                 {"IPQoS", "ef none"},
+                                 {"IPQoS", "ef cs0"},
+                                 {"RekeyLimit", "0 0"},
+                                 {"SessionType", "default"}};
+
 bool IsUnset(absl::string_view value) {
-  return value.empty() || value == "none" || value == "no" || value == "false";
+  return value.empty() || value == "none" || value == "no" || value == "false" || value == "0";
+}
+
+// What neither we nor libssh obey, nor can be left out: it may forbid something.
+std::string OnlyOpenSshKeyword(absl::string_view key, absl::string_view value) {
+  // For it alone "none" asks for something.
+  if (key.empty() || (IsUnset(value) && key != "sessiontype")) return "";
+  for (const UsualValue& usual : kUsual) {
+    if (absl::EqualsIgnoreCase(key, usual.keyword) && value == usual.value) return "";
+  }
+  for (absl::string_view keyword : kOnlyOpenSsh) {
+    if (absl::EqualsIgnoreCase(key, keyword)) return std::string(keyword);
+  }
+  for (absl::string_view keyword : kWithoutMeaning) {
+    if (absl::EqualsIgnoreCase(key, keyword)) return "";
+  }
+  return Escape(key, 60);  // of an OpenSSH that is newer than this list
 }
 
 std::vector<std::string> Files(absl::string_view value) {
@@ -49,48 +159,67 @@ std::vector<std::string> Files(absl::string_view value) {
 }
 
 void Set(SshSettings* s, absl::string_view key, absl::string_view value) {
-  auto is = [&](absl::string_view name) { return key == name; };
   auto word = [&] { return value == "none" ? std::string() : std::string(value); };
   int port = 0;
-  if (is("hostname")) s->host_name = std::string(value);
-  if (is("user")) s->user = std::string(value);
-  if (is("port") && absl::SimpleAtoi(value, &port) && port > 0 && port < 65536) {
-    s->port = static_cast<uint16_t>(port);
-  }
-  if (is("hostkeyalias")) s->host_key_alias = word();
-  if (is("stricthostkeychecking")) {
+  if (key == "hostname") {
+    s->host_name = std::string(value);
+  } else if (key == "user") {
+    s->user = std::string(value);
+  } else if (key == "port") {
+    if (absl::SimpleAtoi(value, &port) && port > 0 && port < 65536) {
+      s->port = static_cast<uint16_t>(port);
+    }
+  } else if (key == "hostkeyalias") {
+    s->host_key_alias = word();
+  } else if (key == "stricthostkeychecking") {
     s->host_key_check = value == "accept-new" ? SshSettings::HostKeyCheck::kAcceptNew
                         : value == "false" || value == "no" || value == "off"
                             ? SshSettings::HostKeyCheck::kOff
                             : SshSettings::HostKeyCheck::kStrict;
-  }
-  if (is("userknownhostsfile")) s->user_known_hosts = Files(value);
-  if (is("globalknownhostsfile")) s->global_known_hosts = Files(value);
-  if (is("identityfile") && value != "none") s->identity_files.emplace_back(value);
-  if (is("identitiesonly")) s->identities_only = value == "yes";
-  if (is("pubkeyauthentication")) s->public_key_allowed = value != "no" && value != "false";
-  if (is("identityagent")) s->identity_agent = std::string(value);
-  if (is("proxycommand")) s->proxy_command = word();
-  if (is("proxyjump")) s->proxy_jump = word();
-  if (is("addressfamily")) s->address_family = std::string(value);
-  if (is("bindaddress")) s->bind_address = word();
-  if (is("ciphers")) s->ciphers = std::string(value);
-  if (is("macs")) s->macs = std::string(value);
-  if (is("kexalgorithms")) s->key_exchange = std::string(value);
-  if (is("hostkeyalgorithms")) s->host_key_algorithms = std::string(value);
-  if (is("pubkeyacceptedalgorithms")) s->public_key_algorithms = std::string(value);
-  if (is("requiredrsasize") && !absl::SimpleAtoi(value, &s->required_rsa_size)) {
-    s->only_openssh.push_back("RequiredRSASize");
-  }
-  if (is("controlpath")) s->control_path = word();
-  if (is("gssapiauthentication")) s->kerberos_allowed = !IsUnset(value);
-  if (is("preferredauthentications") && !absl::StrContains(value, "publickey")) {
-    s->only_openssh.push_back("PreferredAuthentications");
-  }
-  for (absl::string_view keyword : kOnlyOpenSsh) {
-    if (absl::EqualsIgnoreCase(key, keyword) && !IsUnset(value)) {
-      s->only_openssh.emplace_back(keyword);
+  } else if (key == "userknownhostsfile") {
+    s->user_known_hosts = Files(value);
+  } else if (key == "globalknownhostsfile") {
+    s->global_known_hosts = Files(value);
+  } else if (key == "identityfile") {
+    if (value != "none") s->identity_files.emplace_back(value);
+  } else if (key == "identitiesonly") {
+    s->identities_only = value == "yes";
+  } else if (key == "pubkeyauthentication") {
+    s->public_key_allowed = value != "no" && value != "false";
+  } else if (key == "identityagent") {
+    s->identity_agent = std::string(value);
+  } else if (key == "proxycommand") {
+    s->proxy_command = word();
+  } else if (key == "proxyjump") {
+    s->proxy_jump = word();
+  } else if (key == "addressfamily") {
+    s->address_family = std::string(value);
+  } else if (key == "bindaddress") {
+    s->bind_address = word();
+  } else if (key == "ciphers") {
+    s->ciphers = std::string(value);
+  } else if (key == "macs") {
+    s->macs = std::string(value);
+  } else if (key == "kexalgorithms") {
+    s->key_exchange = std::string(value);
+  } else if (key == "hostkeyalgorithms") {
+    s->host_key_algorithms = std::string(value);
+  } else if (key == "pubkeyacceptedalgorithms" || key == "pubkeyacceptedkeytypes") {
+    s->public_key_algorithms = std::string(value);
+  } else if (key == "requiredrsasize") {
+    if (!absl::SimpleAtoi(value, &s->required_rsa_size)) {
+      s->only_openssh.emplace_back("RequiredRSASize");
     }
+  } else if (key == "controlpath") {
+    s->control_path = word();
+  } else if (key == "gssapiauthentication") {
+    s->kerberos_allowed = !IsUnset(value);
+  } else if (key == "preferredauthentications") {
+    if (!absl::StrContains(value, "publickey")) {
+      s->only_openssh.emplace_back("PreferredAuthentications");
+    }
+  } else if (std::string only = OnlyOpenSshKeyword(key, value); !only.empty()) {
+    s->only_openssh.push_back(std::move(only));
   }
 }
 
@@ -118,12 +247,16 @@ bool HasTicket() {
   return std::getenv("KRB5CCNAME") != nullptr || Exists(absl::StrCat("/tmp/krb5cc_", geteuid()));
 }
 
-std::vector<std::string> DumpCommand(const Target& target, const std::string& config_file) {
+// `for_command`: with ForkAfterAuthentication, ssh prints nothing unless it has one to run.
+std::vector<std::string> DumpCommand(const Target& target, const std::string& config_file,
+                                     bool for_command) {
   std::vector<std::string> argv = {"ssh", "-G", "-T"};
+  if (for_command) argv.insert(argv.end(), {"-o", "RemoteCommand=none"});
   if (!config_file.empty()) argv.insert(argv.end(), {"-F", config_file});
   if (!target.user.empty()) argv.insert(argv.end(), {"-l", target.user});
   if (target.port != 0) argv.insert(argv.end(), {"-p", absl::StrCat(target.port)});
   argv.insert(argv.end(), {"--", target.host});
+  if (for_command) argv.emplace_back("/bin/sh");
   return argv;
 }
 
@@ -264,25 +397,30 @@ std::string FastCiphersFirst(absl::string_view ciphers) {
 
 absl::StatusOr<SshSettings> ReadSshSettings(const Target& target, const std::string& config_file,
                                             int cancel) {
-  auto child = StartChild(DumpCommand(target, config_file), /*stdout_apart=*/false);
-  if (!child.ok()) {
-    return absl::Status(
-        child.status().code(),
-        absl::StrCat(
-            "the ssh configuration is read with OpenSSH's own client: ", child.status().message(),
-            absl::IsNotFound(child.status()) ? "; install openssh-client" : ""));
-  }
   std::string out, err;
-  absl::Status status = Collect(*child, cancel, &out, &err);
-  if (!status.ok()) SignalChild(child->process, SIGKILL, /*whole_group=*/true);
-  auto exit = os::WaitAndReap(child->process.pidfd.get());
-  if (!status.ok()) return status;
-  SshSettings settings = ParseSshSettings(out);
-  if (!exit.ok() || exit->code != 0 || exit->signal != 0 || settings.host_name.empty()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("read the ssh configuration (ssh -G): ", LastLines(err)));
+  for (const bool for_command : {false, true}) {
+    out.clear();
+    err.clear();
+    auto child = StartChild(DumpCommand(target, config_file, for_command), /*stdout_apart=*/false);
+    if (!child.ok()) {
+      return absl::Status(
+          child.status().code(),
+          absl::StrCat(
+              "the ssh configuration is read with OpenSSH's own client: ", child.status().message(),
+              absl::IsNotFound(child.status()) ? "; install openssh-client" : ""));
+    }
+    absl::Status status = Collect(*child, cancel, &out, &err);
+    if (!status.ok()) SignalChild(child->process, SIGKILL, /*whole_group=*/true);
+    auto exit = os::WaitAndReap(child->process.pidfd.get());
+    if (!status.ok()) return status;
+    SshSettings settings = ParseSshSettings(out);
+    if (exit.ok() && exit->code == 0 && exit->signal == 0 && !settings.host_name.empty()) {
+      return settings;
+    }
+    if (!absl::StrContains(err, "fork into background")) break;
   }
-  return settings;
+  return absl::FailedPreconditionError(
+      absl::StrCat("read the ssh configuration (ssh -G): ", LastLines(err)));
 }
 
 }  // namespace dtrain::transport

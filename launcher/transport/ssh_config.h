@@ -40,7 +40,8 @@ struct SshSettings {
   std::vector<std::string> only_openssh;  // keywords that are set and that libssh does not obey
 };
 
-// Reads what `ssh -G` prints. Keywords we have no use for are skipped. Pure.
+// Reads what `ssh -G` prints. Keywords that mean nothing here are skipped; those that are not known
+// count as only OpenSSH's. Pure.
 SshSettings ParseSshSettings(absl::string_view dump);
 
 // Replaces the tokens %h %p %r %n %u %d %% and a leading ~/ in a path or command of the

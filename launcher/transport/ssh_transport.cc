@@ -95,6 +95,7 @@ class SshTransport::SshConnection : public Connection, public SshEvents {
       transport_.options_.on_detail(absl::StrCat(
           Escape(target_.host), " is connected to by OpenSSH's ssh, as libssh cannot do: ", why));
     }
+    (*transport_.beyond_)[target_.host] = why;
     open_ssh_ = transport_.open_ssh_->Connect(target_, std::exchange(callbacks_, {}));
   }
   void OnClosed(absl::Status reason) override { reason_ = std::move(reason); }
@@ -112,12 +113,15 @@ class SshTransport::SshConnection : public Connection, public SshEvents {
 };
 
 std::unique_ptr<Transport> MakeOpenSsh(loop::Loop& loop, const SshOptions& options,
-                                       AgentBinary& agent) {
+                                       AgentBinary& agent,
+                                       std::shared_ptr<const BeyondLibssh> beyond) {
   return std::make_unique<CommandTransport>(
       loop,
-      [options](const Target& target) {
+      [options, beyond = std::move(beyond)](const Target& target) {
+        std::string why;
+        if (beyond != nullptr && beyond->count(target.host) > 0) why = beyond->at(target.host);
         return OpenSshWords(target, options.config_file, options.port, options.connect_timeout,
-                            options.silence);
+                            options.silence, why);
       },
       agent, "ssh");
 }
@@ -126,7 +130,7 @@ SshTransport::SshTransport(loop::Loop& loop, SshOptions options, AgentBinary& ag
     : loop_(loop),
       options_(std::move(options)),
       agent_(agent),
-      open_ssh_(MakeOpenSsh(loop, options_, agent)),
+      open_ssh_(MakeOpenSsh(loop, options_, agent, beyond_)),
       crew_(std::make_shared<Crew>()) {}
 
 SshTransport::~SshTransport() {

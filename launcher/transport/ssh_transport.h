@@ -3,6 +3,7 @@
 
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 
@@ -21,9 +22,13 @@ struct SshOptions {
   std::function<void(const std::string&)> on_detail;  // told what --verbose shows; may be empty
 };
 
-// ssh by OpenSSH's own client, a process per node.
+// By host: what its configuration asks for that libssh cannot do.
+using BeyondLibssh = std::map<std::string, std::string>;
+
+// ssh by OpenSSH's own client, a process per node. `beyond`: why, if that is the reason.
 std::unique_ptr<Transport> MakeOpenSsh(loop::Loop& loop, const SshOptions& options,
-                                       AgentBinary& agent);
+                                       AgentBinary& agent,
+                                       std::shared_ptr<const BeyondLibssh> beyond = nullptr);
 
 // ssh by libssh, one session and one thread per node; by OpenSSH's client where libssh cannot do
 // what the configuration asks for. A failure is NOT_FOUND when the name cannot
@@ -46,6 +51,7 @@ class SshTransport : public Transport {
   loop::Loop& loop_;
   const SshOptions options_;
   AgentBinary& agent_;
+  const std::shared_ptr<BeyondLibssh> beyond_ = std::make_shared<BeyondLibssh>();
   const std::unique_ptr<Transport> open_ssh_;
   std::shared_ptr<Crew> crew_;
 };

@@ -80,7 +80,8 @@ absl::StatusOr<std::vector<std::string>> ExpandWords(const std::vector<std::stri
 }
 
 std::vector<std::string> OpenSshWords(const Target& target, const std::string& config_file,
-                                      uint16_t port, Duration connect_timeout, Duration silence) {
+                                      uint16_t port, Duration connect_timeout, Duration silence,
+                                      absl::string_view beyond) {
   const auto seconds = [](Duration time) {
     return std::max<int64_t>(std::chrono::ceil<std::chrono::seconds>(time).count(), 1);
   };
@@ -96,6 +97,19 @@ std::vector<std::string> OpenSshWords(const Target& target, const std::string& c
       "-o",  absl::StrCat("ConnectTimeout=", seconds(connect_timeout)),
       "-o",  absl::StrCat("ServerAliveInterval=", seconds(silence / kQuestions)),
       "-o",  absl::StrCat("ServerAliveCountMax=", kQuestions)};
+  // Older ones than 8.7 do not know these.
+  for (const char* setting :
+       {"ForkAfterAuthentication=no", "StdinNull=no", "SessionType=default"}) {
+    const absl::string_view keyword = setting;
+    if (absl::StrContains(beyond, keyword.substr(0, keyword.find('=')))) {
+      words.insert(words.end(), {"-o", setting});
+    }
+  }
+  // Which -f and ForkAfterAuthentication imply.
+  if (absl::StrContains(beyond, "ForkAfterAuthentication") &&
+      !absl::StrContains(beyond, "StdinNull")) {
+    words.insert(words.end(), {"-o", "StdinNull=no"});
+  }
   if (!config_file.empty()) words.insert(words.end(), {"-F", config_file});
   if (target.port != 0) port = target.port;
   if (port != 0) words.insert(words.end(), {"-p", absl::StrCat(port)});

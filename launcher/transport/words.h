@@ -25,8 +25,10 @@ absl::StatusOr<std::vector<std::string>> ExpandWords(const std::vector<std::stri
                                                      absl::string_view own_user);
 
 // OpenSSH's ssh to the target, as the connections by libssh: it asks nothing, and a host that is
-// silent for `silence` is lost. `config_file` and `port` as in SshOptions.
+// silent for `silence` is lost. `config_file` and `port` as in SshOptions. `beyond`: what libssh
+// could not do, if that is the reason.
 std::vector<std::string> OpenSshWords(const Target& target, const std::string& config_file,
-                                      uint16_t port, Duration connect_timeout, Duration silence);
+                                      uint16_t port, Duration connect_timeout, Duration silence,
+                                      absl::string_view beyond = "");
 
 }  // namespace dtrain::transport

@@ -72,7 +72,7 @@ def test_cores_that_a_job_has_are_not_given_to_another(serve):
     first.wait_for("up", count=CORES * 2)
     refused = cluster.launch([*names(cluster), "--", "true"])
     assert refused.code == 200, refused
-    job = re.search(r"held by job (dtrain-\w+) of root", refused.err)
+    job = re.search(r"held by your own job (dtrain-\w+)", refused.err)
     assert job and "--wait" in refused.err, refused
     assert f"cores 0-{CORES - 1}" in refused.err and "node0, node1" in refused.err, refused
     # Who shares gets them, also on some of the hosts.
@@ -86,7 +86,7 @@ def test_cores_that_a_job_has_are_not_given_to_another(serve):
     assert refused.code == 200 and job.group(1) in refused.err, refused
     # Another waits until the first is through.
     waiting = cluster.start_launch(["--wait", "60", *names(cluster), "--", "echo", "mine"])
-    waiting.wait_for(f"job {job.group(1)} of root", stream="err")
+    waiting.wait_for(f"your own job {job.group(1)}", stream="err")
     assert "mine" not in waiting.out
     go(cluster)
     assert first.wait(30).code == 0
@@ -140,11 +140,11 @@ def test_gpus_go_to_one_job_each(serve):
     second.wait_for("got GPU-1,GPU-2.", count=2)
     refused = cluster.launch(["-np", "2", *names(cluster), "--", "true"])
     assert refused.code == 200, refused
-    assert "GPU 0: held by job" in refused.err and "of root" in refused.err, refused
+    assert "GPU 0: held by your own job" in refused.err, refused
     agent.kill()
     agent.start()
     refused = cluster.launch(["-np", "2", *names(cluster), "--", "true"])
-    assert refused.code == 200 and "GPU 0: held by job" in refused.err, refused
+    assert refused.code == 200 and "GPU 0: held by your own job" in refused.err, refused
     third = cluster.launch(["-np", "1", *names(cluster), "--", "sh", "-c",
                             "echo got $CUDA_VISIBLE_DEVICES."])
     assert third.code == 0 and "got GPU-3." in third.out, third

@@ -170,7 +170,7 @@ def test_a_spare_is_held_and_its_loss_is_no_failure(cluster):
         others = [*cluster.hosts_flag(1, three[2:]), "--", "true"]
         def refused():  # once the agent has it: nothing waits for that
             result = cluster.launch(others)
-            return result.code == 200 and "held by others: node2: cores" in result.err and listed[0]["id"] in result.err
+            return result.code == 200 and "held by other jobs: node2: cores" in result.err and listed[0]["id"] in result.err
         wait_until(refused, 20, "others can have it")
         residents[2].kill()
         job.wait_for("node2, a spare, is lost: ", stream="err", timeout=60)

@@ -47,6 +47,17 @@ def test_the_allocation_gives_hosts_and_slots(cluster, slurm):
     assert result.code == 0 and sorted(result.lines) == WHERE_TWO_BY_TWO, result
 
 
+def test_a_host_file_of_slurms_says_where_each_rank_goes(cluster, slurm):
+    (cluster.work() / "tasks").write_text("node1\nnode0\nnode1\n")
+    allocate = [*TWO_BY_TWO, "env", "SLURM_HOSTFILE=/root/work/tasks"]
+    result = launch(slurm, allocate, WHERE)
+    assert result.code == 0 and sorted(result.lines) == [
+        "[0] 0 of 3 on node1", "[1] 1 of 3 on node0", "[2] 2 of 3 on node1"], result
+    (cluster.work() / "tasks").write_text("node7\n")
+    result = launch(slurm, allocate, WHERE)
+    assert result.code == 2 and "line 1: node7 is not one of the Slurm job's nodes" in result.err, result
+
+
 def test_each_srun_ends_by_itself(cluster, slurm):
     # One that is told to cancels its step, and Slurm keeps the node for as long as its KillWait.
     cancelled = slurm.logs().count("CANCELLED")

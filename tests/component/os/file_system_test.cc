@@ -32,5 +32,15 @@ TEST(FileSystemTest, AMountThatIsNotOurs) {
   EXPECT_TRUE(absl::IsNotFound(FileSystemOf(file.get()).status()));
 }
 
+TEST(FileSystemTest, WhatSeveralMachinesMaySee) {
+  for (const char* type : {"nfs", "nfs4", "lustre", "gpfs", "ceph", "beegfs", "cifs", "smb3",
+                           "fuse", "fuse.sshfs", "fuse.glusterfs", "9p", "virtiofs", "wekafs"}) {
+    EXPECT_TRUE(IsShared(type)) << type;
+  }
+  for (const char* type : {"ext4", "xfs", "btrfs", "zfs", "overlay", "tmpfs", "fuseblk", "f2fs"}) {
+    EXPECT_FALSE(IsShared(type)) << type;
+  }
+}
+
 }  // namespace
 }  // namespace dtrain::os

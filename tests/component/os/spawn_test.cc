@@ -8,10 +8,12 @@
 #include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <fstream>
@@ -312,6 +314,14 @@ TEST_F(SpawnTest, AReapedChildCannotBeSignalled) {
   ASSERT_TRUE(child.ok());
   ASSERT_TRUE(WaitAndReap(child->pidfd.get()).ok());
   EXPECT_TRUE(absl::IsNotFound(SendSignal(child->pidfd.get(), SIGKILL)));
+}
+
+TEST_F(SpawnTest, TheChildHasTheUmaskAndTheNiceOfItsSpec) {
+  SpawnSpec spec = Spec({"/bin/sh", "-c", "umask; nice"});
+  const int ours = getpriority(PRIO_PROCESS, 0);
+  spec.umask = 0027;
+  spec.nice = std::min(ours + 3, 19);
+  EXPECT_EQ(Run(spec).text, absl::StrCat("0027\n", *spec.nice, "\n"));
 }
 
 }  // namespace

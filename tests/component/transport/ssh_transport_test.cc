@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launcher/transport/ssh_transport.h"
 
+#include <cstring>
 #include <set>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_split.h"
+#include "launcher/transport/ssh_config.h"
 #include "tests/component/transport/ssh_server.h"
 
 namespace dtrain::transport {
@@ -295,6 +297,13 @@ TEST_F(SshTransportTest, WhatLibsshCannotDoOpenSshDoes) {
   server_->WriteConfig("  UserKnownHostsFile /dev/null\n  KnownHostsCommand " + file("program"));
   ConnectsByOpenSsh("KnownHostsCommand");
 
+  // They would let ssh leave, or read nothing and run nothing.
+  for (const char* keyword :
+       {"ForkAfterAuthentication yes", "StdinNull yes", "SessionType none", "SetEnv A=1"}) {
+    server_->WriteConfig(absl::StrCat("  ", keyword));
+    ConnectsByOpenSsh(std::string(keyword, strcspn(keyword, " ")));
+  }
+
   server_->WriteConfig("  KexAlgorithms sntrup761x25519-sha512@openssh.com");
   ConnectsByOpenSsh("KexAlgorithms sntrup761x25519-sha512@openssh.com");
 
@@ -335,7 +344,8 @@ TEST_F(SshTransportTest, EveryKeywordOfOpenSshIsKnown) {
       "hostbasedauthentication hostkeyalgorithms hostname identitiesonly identityagent "
       "identityfile kexalgorithms macs nohostauthenticationforlocalhost port proxyusefdpass "
       "pubkeyacceptedalgorithms pubkeyauthentication requiredrsasize stricthostkeychecking user "
-      "userknownhostsfile verifyhostkeydns",
+      "userknownhostsfile verifyhostkeydns forkafterauthentication forwardagent ipqos "
+      "permitlocalcommand rekeylimit sessiontype stdinnull tunnel",
       ' ');
   // They are about terminals, forwarding, sharing a connection, time, prompts and files that
   // OpenSSH writes, or about logins that OpenSSH makes in any case: by signed keys, host-based, by
@@ -345,19 +355,21 @@ TEST_F(SshTransportTest, EveryKeywordOfOpenSshIsKnown) {
       "canonicalizemaxdots canonicalizepermittedcnames casignaturealgorithms channeltimeout "
       "checkhostip clearallforwardings compression connectionattempts connecttimeout "
       "controlmaster controlpersist enableescapecommandline enablesshkeysign escapechar "
-      "exitonforwardfailure fingerprinthash forkafterauthentication forwardagent forwardx11 "
+      "exitonforwardfailure fingerprinthash forwardx11 "
       "forwardx11timeout forwardx11trusted gatewayports gssapidelegatecredentials "
       "gssapikexalgorithms gssapikeyexchange gssapirenewalforcesrekey gssapitrustdns "
-      "hashknownhosts host hostbasedacceptedalgorithms ipqos kbdinteractiveauthentication "
+      "hashknownhosts host hostbasedacceptedalgorithms kbdinteractiveauthentication "
       "loglevel logverbose numberofpasswordprompts obscurekeystroketiming "
-      "passwordauthentication permitlocalcommand permitremoteopen rekeylimit requesttty "
-      "securitykeyprovider sendenv serveralivecountmax serveraliveinterval sessiontype "
-      "stdinnull streamlocalbindmask streamlocalbindunlink syslogfacility tag tcpkeepalive "
-      "tunnel tunneldevice updatehostkeys versionaddendum visualhostkey warnweakcrypto "
+      "passwordauthentication permitremoteopen requesttty "
+      "securitykeyprovider sendenv serveralivecountmax serveraliveinterval "
+      "streamlocalbindmask streamlocalbindunlink syslogfacility tag tcpkeepalive "
+      "tunneldevice updatehostkeys versionaddendum visualhostkey warnweakcrypto "
       "xauthlocation",
       ' ');
   std::ifstream dump(dir_ / "dump");
   size_t seen = 0;
+  // As they are without a word of the user's, none of them is a reason to do without libssh.
+  EXPECT_THAT(ParseSshSettings(ReadAll(dir_ / "dump")).only_openssh, testing::IsEmpty());
   for (std::string line; std::getline(dump, line); ++seen) {
     const std::string key = absl::AsciiStrToLower(line.substr(0, line.find(' ')));
     EXPECT_EQ(matters.count(key) + does_not_matter.count(key), 1u) << line;

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "absl/strings/match.h"
 #include "agent/shepherd/worker_env.h"
 #include "launcher/cli/flag_table.h"
 
@@ -73,6 +74,32 @@ TEST(OriginTest, TheListIsInGroupsAndCanBePasted) {
                               v1::JobPart()),
             "# dtrain's\nDTRAIN_RANK=0\n\n# torchrun's (--contract torch)\nRANK=0\n\n"
             "# the node's own\nHOME=/root\nODD='it'\\''s\nodd'\n");
+}
+
+TEST(OriginTest, CachesOnTheNodesDiskAreOurs) {
+  const v1::JobPart part = Part();
+  const shepherd::WorkerEnv env(part, {});
+  size_t found = 0;
+  for (const std::string& variable : env.Of(part.workers(1), {.traits = {.caches = "/c"}})) {
+    if (!absl::StrContains(variable, "=/c/")) continue;
+    ++found;
+    EXPECT_THAT(OriginOf(variable.substr(0, variable.find('=')), "", v1::JobPart()),
+                testing::HasSubstr("--node-caches"));
+  }
+  EXPECT_EQ(found, 4u);
+}
+
+TEST(OriginTest, HowAWorkerBegins) {
+  EXPECT_EQ(
+      FormatProcess("7 (c a) t) R 1 7 7 0 -1 4194304 98 0 0 0 0 0 0 0 30 10 1 0 5\n"
+                    "Name:\tcat\nUmask:\t0077\nCpus_allowed:\t3\nCpus_allowed_list:\t0-1\n"
+                    "Limit                     Soft Limit           Hard Limit           Units\n"
+                    "Max stack size            8388608              unlimited            bytes\n"
+                    "Max open files            1024                 524288               files\n"),
+      "\n# as this shell, on all hosts\n# nice 10, umask 0077\n\n# its CPUs (--bind)\n# 0-1\n"
+      "\n# its limits: the host's, raised to this shell's\n# stack size 8388608, open files "
+      "1024\n");
+  EXPECT_EQ(FormatProcess(""), "");
 }
 
 }  // namespace

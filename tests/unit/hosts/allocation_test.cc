@@ -269,5 +269,27 @@ TEST(GridEngine, RefusesAMissingOrBadFile) {
   EXPECT_THAT(Show(env, {{"/pe", "-oX 1 q\n"}}), HasSubstr("host name starts with '-'"));
 }
 
+TEST(Slurm, AHostFileSaysWhereEachTaskGoes) {
+  const Env env = Slurm("n[1-3]", {{"SLURM_TASKS_PER_NODE", "2(x3)"}, {"SLURM_HOSTFILE", "/f"}});
+  const Env files = {{"/f", "n2\n n1 \n# mine\n\nn2\nn[1-2]\nn1*2\n"}};
+  EXPECT_EQ(Show(env, files), "Slurm: n2:3 n1:4");
+  const auto allocation = Detect(env, files);
+  std::string order;
+  for (const RankPlace& place : (*allocation)->places) {
+    absl::StrAppend(&order, place.rank, "=", place.host, " ");
+  }
+  EXPECT_EQ(order, "0=n2 1=n1 2=n2 3=n1 4=n2 5=n1 6=n1 ");
+}
+
+TEST(Slurm, AHostFileThatCannotBeUsedIsNamed) {
+  const Env env = Slurm("n[1-2]", {{"SLURM_HOSTFILE", "/f"}});
+  EXPECT_THAT(Show(env), HasSubstr("SLURM_HOSTFILE=/f: cannot read /f; unset SLURM_HOSTFILE"));
+  EXPECT_THAT(Show(env, {{"/f", "# nobody\n"}}), HasSubstr("SLURM_HOSTFILE=/f names no host"));
+  EXPECT_THAT(Show(env, {{"/f", "n1\nn9\n"}}),
+              HasSubstr("SLURM_HOSTFILE=/f line 2: n9 is not one of the Slurm job's nodes"));
+  EXPECT_THAT(Show(env, {{"/f", "n1*x\n"}}), HasSubstr("line 1"));
+  EXPECT_EQ(Show(Slurm("n[1-2]", {{"SLURM_HOSTFILE", ""}})), "Slurm: n1:? n2:?");
+}
+
 }  // namespace
 }  // namespace dtrain::hosts

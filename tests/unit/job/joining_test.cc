@@ -238,6 +238,19 @@ TEST_F(JoiningTest, TwoNamesOfOneMachineAreRefusedAndBothNamed) {
   EXPECT_THAT(verdict().message, AllOf(HasSubstr("node0"), HasSubstr("node2")));
 }
 
+// Two containers with the network of their host.
+TEST_F(JoiningTest, TwoNamesOfOneMachineAreTwoNodesIfTheUserSaysSo) {
+  options_.shared_machines = true;
+  Make(2);
+  for (uint32_t i = 0; i < 2; ++i) Feed(NodeConnected{NodeId(i)});
+  Welcome(0);
+  v1::Inventory twin = Inventory(1);
+  twin.set_boot_id("boot0");
+  Welcome(1, twin);
+  EXPECT_FALSE(finished_);
+  EXPECT_EQ(core_->state(), State::kProbing);
+}
+
 TEST_F(JoiningTest, TwoContainersOfOneMachineAreTwoNodes) {
   Make(2);
   for (uint32_t i = 0; i < 2; ++i) Feed(NodeConnected{NodeId(i)});

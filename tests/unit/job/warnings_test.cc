@@ -80,5 +80,43 @@ TEST_F(WarningsTest, WarningsOfTheLastMomentAreTold) {
   EXPECT_THAT(Warnings(), testing::ElementsAre("node0: late"));
 }
 
+// A shell under taskset or with limits of its own, on node0.
+TEST_F(WarningsTest, WhatOnlyRanksBesideTheLauncherShareWithItsShellIsTold) {
+  v1::Inherited& shell = *options_.part.mutable_inherited();
+  shell.set_boot_id("boot0");
+  shell.set_network_namespace(7);
+  shell.set_cpus("0-3");
+  shell.add_other_limits("CPU time (ulimit -t)");
+  Make(2);
+  RunUntil(State::kRunning);
+  EXPECT_THAT(Warnings(), testing::ElementsAre(
+                              "node0: this shell is confined to CPUs 0-3, and so are the ranks "
+                              "there; those on other hosts are not",
+                              "node0: limits of this shell do not hold for ranks on other "
+                              "hosts: CPU time (ulimit -t)"));
+}
+
+TEST_F(WarningsTest, AnAgentThatIsNotConfinedAsTheShellIsTold) {
+  v1::Inherited& shell = *options_.part.mutable_inherited();
+  shell.set_boot_id("boot0");
+  shell.set_network_namespace(7);
+  shell.set_cpus("1");
+  shell.add_other_limits("CPU time (ulimit -t)");
+  Make(1);
+  RunUntil(State::kRunning);
+  ASSERT_THAT(Warnings(), testing::SizeIs(1));
+  EXPECT_THAT(Warnings()[0], testing::HasSubstr("confined to CPUs 1, and the job's ranks are not"));
+}
+
+TEST_F(WarningsTest, AShellOnAMachineWithoutRanksIsNoMatter) {
+  v1::Inherited& shell = *options_.part.mutable_inherited();
+  shell.set_boot_id("elsewhere");
+  shell.set_network_namespace(7);
+  shell.set_cpus("1");
+  Make(2);
+  RunUntil(State::kRunning);
+  EXPECT_THAT(Warnings(), IsEmpty());
+}
+
 }  // namespace
 }  // namespace dtrain::job

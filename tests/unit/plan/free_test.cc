@@ -169,5 +169,57 @@ TEST_F(FreeTest, GpusNearTheSameCoresShareThem) {
   EXPECT_THAT(Cores(PlanFree()), ElementsAre("0-3"));
 }
 
+// "launch -d -np 1" and then another job: the first may use all cores, and keeps one.
+TEST_F(FreeTest, RanksThatWereAskedForHoldACoreEachAndMayUseMore) {
+  AddBooked("a", 0, 1).set_allowed_cpus("0-7");
+  hosts_.entries.back().slots_asked = true;
+  const auto first = PlanFree();
+  EXPECT_THAT(Cores(first), ElementsAre("0-7"));
+  EXPECT_EQ(ReserveFor(first->nodes[0], options_).cpulist(), "0");
+  HoldCores("0");
+  const auto second = PlanFree();
+  EXPECT_THAT(Cores(second), ElementsAre("1-7"));
+  EXPECT_EQ(ReserveFor(second->nodes[0], options_).cpulist(), "1");
+  // A host list's slots are the machine's: the job has its share of them.
+  hosts_.entries.back().slots_asked = false;
+  EXPECT_EQ(ReserveFor(PlanFree()->nodes[0], options_).cpulist(), "1-7");
+}
+
+TEST_F(FreeTest, RanksThatFillTheNodeHoldAllOfIt) {
+  AddBooked("a", 0, 8).set_allowed_cpus("0-7");
+  hosts_.entries.back().slots_asked = true;
+  EXPECT_EQ(ReserveFor(PlanFree()->nodes[0], options_).cpulist(), "0-7");
+}
+
+TEST_F(FreeTest, CoresPerRankAreHeldAndNoMore) {
+  AddBooked("a", 0, 2).set_allowed_cpus("0-7");
+  hosts_.entries.back().slots_asked = true;
+  options_.cores_per_rank = 3;
+  const auto plan = PlanFree();
+  EXPECT_THAT(Cores(plan), ElementsAre("0-2", "4-6"));
+  EXPECT_EQ(ReserveFor(plan->nodes[0], options_).cpulist(), "0-2,4-6");
+  HoldCores("0-3");
+  EXPECT_EQ(Message(PlanFree()),
+            "a: a rank needs 3 cores (--cores-per-rank), and 2 cores are left for rank 0: run "
+            "fewer ranks there, or ask for fewer cores");
+}
+
+TEST_F(FreeTest, CoresPerRankSayHowManySlotsANodeHas) {
+  AddBooked("a", 0).set_allowed_cpus("0-7");
+  options_.cores_per_rank = 4;
+  EXPECT_THAT(Cores(PlanFree()), ElementsAre("0-3", "4-7"));
+}
+
+TEST_F(FreeTest, RanksOnOneNumaNodeGetDifferentCoresOfIt) {
+  AddHost("a", 2);
+  v1::NumaNode& numa = *inventories_.back().add_numa_nodes();
+  numa.set_cpulist("0-7");
+  options_.cpu_bind = CpuBind::kNuma;
+  options_.cores_per_rank = 2;
+  EXPECT_THAT(Cores(PlanAll()), ElementsAre("0-1", "2-3"));
+  options_.cpu_bind = CpuBind::kNone;
+  EXPECT_THAT(Message(PlanAll()), HasSubstr("--bind none"));
+}
+
 }  // namespace
 }  // namespace dtrain::plan

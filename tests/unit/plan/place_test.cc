@@ -109,6 +109,24 @@ TEST_F(PlaceTest, MaxSlotsHoldEvenThen) {
   EXPECT_THAT(Message(PlaceAll()), AllOf(HasSubstr("b: 3 ranks"), HasSubstr("max_slots")));
 }
 
+// mpiexec.hydra -ppn 2 -n 8 on two hosts.
+TEST_F(PlaceTest, RanksBeyondPpnBeginAgainWithTheFirstNodeAsByHydra) {
+  AddHost("a", 2);
+  AddHost("b");
+  options_.ranks_per_node = 2;
+  options_.ranks = 7;
+  EXPECT_THAT(Message(PlaceAll()), HasSubstr("--ppn"));
+  options_.ppn_wraps = true;
+  EXPECT_EQ(Ranks(PlaceAll()), "a0 a1 a4 a5 b2 b3 b6");
+  options_.ranks = 3;
+  EXPECT_EQ(Ranks(PlaceAll()), "a0 a1 b2");
+  options_.ranks = std::nullopt;
+  EXPECT_EQ(Ranks(PlaceAll()), "a0 a1 b2 b3");
+  hosts_.entries[0].max_slots = 2;
+  options_.ranks = 8;
+  EXPECT_THAT(Message(PlaceAll()), HasSubstr("max_slots"));
+}
+
 TEST_F(PlaceTest, PpnAboveTheSlotsIsRefusedWithTheFlag) {
   AddHost("a", 4);
   AddHost("b", 2);

@@ -106,5 +106,12 @@ TEST(FormatHostsTest, CountsWhatItDoesNotName) {
   EXPECT_EQ(FormatHosts({"a", "b", "c", "d"}, 2), "a, b and 2 more");
 }
 
+TEST(BarrierCoreTest, HostsMayBeOneMachineIfTheUserSaysSo) {
+  BarrierCore core({"j", 0, "i"}, {"a", "b"}, /*shared=*/true);
+  EXPECT_TRUE(core.Join(NodeId(0), {"j", 0, "i"}, {"boot", 7}).ok());
+  EXPECT_TRUE(core.Join(NodeId(1), {"j", 0, "i"}, {"boot", 7}).ok());
+  EXPECT_TRUE(core.complete());
+}
+
 }  // namespace
 }  // namespace dtrain::rendezvous

@@ -618,5 +618,20 @@ TEST_F(WorkerEnvTest, ATorchrunOnEachNodeFindsTheOthers) {
   EXPECT_EQ(env["PET_MASTER_PORT"], "4242");
 }
 
+TEST_F(WorkerEnvTest, CachesGetAFolderOfTheNodesUnlessTheyHaveOne) {
+  EXPECT_THAT(Build(), Not(Contains(Key("TRITON_CACHE_DIR"))));
+  Forward("TORCH_EXTENSIONS_DIR", "/mine");
+  const WorkerTies ties{.traits = {.caches = "/var/tmp/dtrain-7/caches"}};
+  EXPECT_THAT(Build(1, ties), Contains(Pair("TORCH_EXTENSIONS_DIR", "/mine")));
+  EXPECT_THAT(Build(1, ties),
+              Contains(Pair("TRITON_CACHE_DIR", "/var/tmp/dtrain-7/caches/triton")));
+  EXPECT_THAT(Build(1, ties), Contains(Key("CUDA_CACHE_PATH")));
+  EXPECT_THAT(Build(1, ties), Contains(Key("TORCHINDUCTOR_CACHE_DIR")));
+  Forward("TRITON_HOME", "/mine");
+  EXPECT_THAT(Build(1, ties), Not(Contains(Key("TRITON_CACHE_DIR"))));
+  part_.mutable_programs(0)->mutable_container()->set_image("i");
+  EXPECT_THAT(Build(1, ties), Not(Contains(Key("CUDA_CACHE_PATH"))));
+}
+
 }  // namespace
 }  // namespace dtrain::shepherd

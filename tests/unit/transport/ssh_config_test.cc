@@ -4,6 +4,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <string>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+
 namespace dtrain::transport {
 namespace {
 
@@ -47,6 +52,73 @@ TEST(SshSettings, WhatLibsshDoesNotObeyIsRememberedWhereItIsSet) {
               ElementsAre("RevokedHostKeys", "HostbasedAuthentication", "VerifyHostKeyDNS",
                           "PreferredAuthentications", "RequiredRSASize"));
   EXPECT_EQ(ParseSshSettings("requiredrsasize 3072").required_rsa_size, 3072);
+}
+
+// OpenSSH 7.4 to 10.2, as printed for a host without any configuration, and Debian's patches.
+// Values that forbid nothing and ask for nothing must not cost anybody libssh.
+TEST(SshSettings, NothingOfAnEmptyConfigurationNeedsOpenSsh) {
+  EXPECT_THAT(
+      ParseSshSettings(
+          "host n1\nuser me\nhostname n1\nport 22\naddressfamily any\nbatchmode no\n"
+          "canonicalizefallbacklocal yes\ncanonicalizehostname "
+          "false\nchallengeresponseauthentication "
+          "yes\ncheckhostip no\ncompression no\ncontrolmaster false\nenablesshkeysign no\n"
+          "clearallforwardings no\nexitonforwardfailure no\nfingerprinthash SHA256\nforwardx11 no\n"
+          "forwardx11trusted yes\ngatewayports no\ngssapiauthentication yes\ngssapikeyexchange no\n"
+          "gssapidelegatecredentials no\ngssapitrustdns no\ngssapirenewalforcesrekey no\n"
+          "gssapikexalgorithms gss-group14-sha256-\nhashknownhosts yes\nhostbasedauthentication "
+          "no\n"
+          "identitiesonly no\nkbdinteractiveauthentication yes\nnohostauthenticationforlocalhost "
+          "no\n"
+          "passwordauthentication yes\npermitlocalcommand no\nproxyusefdpass no\n"
+          "pubkeyauthentication true\nrequesttty auto\nsessiontype default\nstdinnull no\n"
+          "forkafterauthentication no\nstreamlocalbindunlink no\nstricthostkeychecking ask\n"
+          "tcpkeepalive yes\ntunnel false\nverifyhostkeydns false\nvisualhostkey no\n"
+          "updatehostkeys true\nenableescapecommandline no\ncanonicalizemaxdots 1\n"
+          "connectionattempts 1\nforwardx11timeout 1200\nnumberofpasswordprompts 3\n"
+          "serveralivecountmax 3\nserveraliveinterval 0\nrequiredrsasize 1024\n"
+          "obscurekeystroketiming yes\nciphers a\nhostkeyalgorithms a\nhostbasedacceptedalgorithms "
+          "a\nkexalgorithms a\ncasignaturealgorithms a\nloglevel INFO\nmacs a\n"
+          "securitykeyprovider internal\npubkeyacceptedalgorithms a\nxauthlocation /usr/bin/xauth\n"
+          "identityfile ~/.ssh/id_rsa\ncanonicaldomains none\nglobalknownhostsfile /a /b\n"
+          "userknownhostsfile /a\nlogverbose none\nchanneltimeout none\nversionaddendum none\n"
+          "permitremoteopen any\naddkeystoagent false\nforwardagent no\nconnecttimeout none\n"
+          "tunneldevice any:any\ncanonicalizePermittedcnames none\ncontrolpersist no\n"
+          "escapechar ~\nipqos lowdelay throughput\nrekeylimit 0 0\nstreamlocalbindmask 0177\n"
+          "syslogfacility USER\nsendenv LANG\nsendenv LC_*\nwarnweakcrypto yes\nipqos ef none\n"
+          "refuseconnection none\ntag none\nprotocol 2\nuseprivilegedport no\n"
+          "pubkeyacceptedkeytypes a\nhostbasedkeytypes a\n")
+          .only_openssh,
+      ElementsAre());
+}
+
+// Each of them, and whatever a newer OpenSSH has.
+TEST(SshSettings, WhatIsNeitherObeyedNorWithoutMeaningIsOpenSshs) {
+  for (const char* line : {"ForkAfterAuthentication yes",
+                           "StdinNull yes",
+                           "SessionType none",
+                           "SetEnv A=1",
+                           "PermitLocalCommand yes",
+                           "Tunnel point-to-point",
+                           "ForwardAgent yes",
+                           "RekeyLimit 1073741824 0",
+                           "IPQoS throughput",
+                           "BindInterface eth1",
+                           "CertificateFile /c",
+                           "HostbasedAuthentication yes",
+                           "KnownHostsCommand /k",
+                           "NoHostAuthenticationForLocalhost yes",
+                           "PKCS11Provider /p",
+                           "ProxyUseFdpass yes",
+                           "RefuseConnection because",
+                           "RevokedHostKeys /r",
+                           "VerifyHostKeyDNS true",
+                           "ForbidsSomething yes"}) {
+    const std::string keyword = std::string(line).substr(0, std::string(line).find(' '));
+    const auto only = ParseSshSettings(absl::AsciiStrToLower(line)).only_openssh;
+    ASSERT_EQ(only.size(), 1u) << line;
+    EXPECT_TRUE(absl::EqualsIgnoreCase(only[0], keyword)) << line;
+  }
 }
 
 TEST(ExpandTokens, ReplacesWhatOpenSshReplaces) {

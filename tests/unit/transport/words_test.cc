@@ -68,5 +68,17 @@ TEST(OpenSshWords, SayWhatTheLibraryWouldBeTold) {
               AllOf(Contains("22"), Not(Contains("2222"))));
 }
 
+// Older versions of it do not know these, and end with an error.
+TEST(OpenSshWords, WhatWouldLetItLeaveIsUndoneWhereItIsSet) {
+  using std::chrono::seconds;
+  const auto words = [](const char* beyond) {
+    return OpenSshWords({"n1", "", 0}, "", 0, seconds(10), seconds(15), beyond);
+  };
+  EXPECT_THAT(words("ForkAfterAuthentication"),
+              testing::IsSupersetOf({"ForkAfterAuthentication=no", "StdinNull=no"}));
+  EXPECT_THAT(words("SetEnv, SessionType"), Contains("SessionType=default"));
+  EXPECT_EQ(words("RevokedHostKeys"), words(""));
+}
+
 }  // namespace
 }  // namespace dtrain::transport
