@@ -91,7 +91,7 @@ Json EndedJson(const detached::Jobs& jobs, const v1::JobEntry& job) {
   if (job.exit_code() >= 0) json["exit_code"] = job.exit_code();
   const auto folder = jobs.Find(job.job_id());
   const auto spec = folder.ok() ? folder->ReadSpec() : folder.status();
-  if (spec.ok()) json["command"] = story::WordsOf(*spec);
+  if (spec.ok()) json["command"] = story::ShownWordsOf(*spec);
   return json;
 }
 
@@ -277,6 +277,8 @@ absl::Status StopLeftWorkers(const detached::JobFolder& job, CommandOptions opti
   const absl::Status none = absl::NotFoundError(absl::StrCat(job.id(), " has ended already"));
   const std::vector<std::string> lost = LostHosts(job);
   if (lost.empty()) return none;
+  // Without its launcher workers end with the lease.
+  if (const auto spec = job.ReadSpec(); spec.ok() && spec->foreground()) return none;
   const auto entry = job.Entry();
   if (!entry.ok()) return entry.status();
   auto launch = LaunchOf(job);
