@@ -77,6 +77,12 @@ void MaskFrom(size_t from, std::string& word) {
   word = absl::StrCat(word.substr(0, equals + 1), MaskedValue(name, word.substr(equals + 1)));
 }
 
+// Of MPICH's mpiexec: -env NAME VALUE.
+bool IsHydraEnv(absl::string_view word) {
+  return absl::ConsumePrefix(&word, "-") &&
+         (word == "env" || word == "genv" || word == "-env" || word == "-genv");
+}
+
 }  // namespace
 
 std::string MaskedValue(absl::string_view name, absl::string_view value) {
@@ -86,8 +92,14 @@ std::string MaskedValue(absl::string_view name, absl::string_view value) {
 // Not by the flags of this version: the words may be another launcher's, or of an older version.
 // In the program's own arguments -x A=B is masked, too.
 std::vector<std::string> MaskedWords(std::vector<std::string> words) {
+  const bool is_mpi = !words.empty() && (words[0] == "mpirun" || words[0] == "mpiexec");
   for (size_t i = 0; i < words.size(); ++i) {
     std::string& word = words[i];
+    if (is_mpi && IsHydraEnv(word) && i + 2 < words.size()) {
+      words[i + 2] = MaskedValue(words[i + 1], words[i + 2]);
+      i += 2;
+      continue;
+    }
     constexpr absl::string_view kLong = "--export=";
     if (absl::StartsWith(word, kLong)) {
       MaskFrom(kLong.size(), word);

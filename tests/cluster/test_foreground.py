@@ -8,6 +8,7 @@ import detached
 import launching
 import pytest
 from launching import wait_until
+from test_detached import residents  # noqa: F401
 
 
 def dtrain(cluster, *words, check=True, **options):
@@ -170,3 +171,17 @@ def test_a_hanging_on_end_is_told_of(cluster):
     wait_until(lambda: len(records(cluster)) == 1, 60, "no record")
     cluster.head.run(["kill", "--", f"-{pid}"])
     assert launched.wait(60).code == 0
+
+
+def test_a_hanging_on_end_of_a_detached_job_is_shown(cluster, residents):  # noqa: F811
+    job = detached.launch(cluster, [*cluster.hosts_flag(1, cluster.nodes[:1]), "--on-end", "sleep 600; true", "--", "true"])
+    dtrain(cluster, "wait", job.id)
+    assert re.search(r"^--on-end +still runs$", dtrain(cluster, "show", job.id).stdout, re.M)
+    assert json.loads(dtrain(cluster, "show", "--json", job.id).stdout)["on_end_runs"] is True
+    told = wait_until(lambda: re.search(r"dtrain: --on-end still runs, as process (\d+); it is ended after 1h ", job.log), 60,
+                      lambda: job.log)
+    refused = dtrain(cluster, "rm", job.id, check=False)
+    assert refused.returncode == 1 and "its --on-end command runs" in refused.stderr, refused
+    cluster.head.run(["kill", "--", f"-{told[1]}"])
+    job.wait(60)
+    assert "still runs" not in dtrain(cluster, "show", job.id).stdout

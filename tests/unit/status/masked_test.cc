@@ -20,6 +20,9 @@ TEST(MaskedTest, ValuesOfVariablesAreNotShown) {
       ElementsAre("launch", "-xA=***", "--export", "B=***", "--export=C=***", "-dx", "D=***", "e"));
   EXPECT_THAT(MaskedWords({"mpirun", "-np", "2", "-x", "HF_TOKEN=x=y", "./a", "-x"}),
               ElementsAre("mpirun", "-np", "2", "-x", "HF_TOKEN=***", "./a", "-x"));
+  EXPECT_THAT(
+      MaskedWords({"mpiexec", "-genv", "HF_TOKEN", "x", "-env", "NCCL_DEBUG", "INFO", "a"}),
+      ElementsAre("mpiexec", "-genv", "HF_TOKEN", "***", "-env", "NCCL_DEBUG", "INFO", "a"));
 }
 
 TEST(MaskedTest, WhatIsNoSecretIsShown) {
