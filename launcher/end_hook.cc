@@ -1,17 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launcher/end_hook.h"
 
+#include <signal.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "common/base/exit_code.h"
 #include "common/os/environment.h"
 #include "common/os/pidfd.h"
 
 namespace dtrain {
+namespace {
+
+// Then whoever waits is told what for.
+constexpr Duration kSlow = std::chrono::seconds(10);
+// Between SIGTERM and SIGKILL.
+constexpr Duration kHookGrace = std::chrono::seconds(5);
+
+}  // namespace
 
 EndHook::Surroundings EndHook::Of(const v1::Spec& spec) {
   Surroundings surroundings;
@@ -27,7 +38,7 @@ EndHook::Surroundings EndHook::OurOwn() { return {os::OwnEnvironment(), ""}; }
 absl::StatusOr<std::unique_ptr<EndHook>> EndHook::Start(loop::Loop& loop,
                                                         const std::string& command,
                                                         Surroundings surroundings,
-                                                        const Ended& ended,
+                                                        const Ended& ended, Limits limits,
                                                         absl::AnyInvocable<void(int)> done) {
   os::SpawnSpec child;
   child.argv = {"/bin/sh", "-c", command};
@@ -40,12 +51,36 @@ absl::StatusOr<std::unique_ptr<EndHook>> EndHook::Start(loop::Loop& loop,
   child.stderr_fd = STDERR_FILENO;
   auto started = os::Spawn(child);
   if (!started.ok()) return started.status();
-  return std::unique_ptr<EndHook>(new EndHook(loop, *std::move(started), std::move(done)));
+  return std::unique_ptr<EndHook>(
+      new EndHook(loop, *std::move(started), std::move(limits), std::move(done)));
 }
 
-EndHook::EndHook(loop::Loop& loop, os::Child child, absl::AnyInvocable<void(int)> done)
-    : child_(std::move(child)), done_(std::move(done)), watch_(loop, child_.pidfd.get()) {
+EndHook::EndHook(loop::Loop& loop, os::Child child, Limits limits,
+                 absl::AnyInvocable<void(int)> done)
+    : child_(std::move(child)),
+      limits_(std::move(limits)),
+      done_(std::move(done)),
+      watch_(loop, child_.pidfd.get()),
+      slow_(loop),
+      timeout_(loop) {
   watch_.OnReadable([this] { OnEnd(); });
+  if (limits_.at_most > kSlow) slow_.After(kSlow, [this] { OnSlow(); });
+  timeout_.After(limits_.at_most, [this] { OnTimeout(); });
+}
+
+void EndHook::OnSlow() {
+  limits_.say(absl::StrCat("--on-end still runs, as process ", child_.pid, "; it is ended after ",
+                           absl::FormatDuration(absl::FromChrono(limits_.at_most)),
+                           " (--on-end-timeout)"));
+}
+
+// The group is its own, and not another's before it is reaped.
+void EndHook::OnTimeout() {
+  limits_.say(absl::StrCat("warning: --on-end has not ended within ",
+                           absl::FormatDuration(absl::FromChrono(limits_.at_most)),
+                           " (--on-end-timeout): it is ended"));
+  (void)kill(-child_.pid, SIGTERM);
+  timeout_.After(kHookGrace, [this] { (void)kill(-child_.pid, SIGKILL); });
 }
 
 void EndHook::OnEnd() {
@@ -55,6 +90,8 @@ void EndHook::OnEnd() {
   if (status.ok()) {
     code = (*status)->signal != 0 ? kExitSignalBase + (*status)->signal : (*status)->code;
   }
+  slow_.Cancel();
+  timeout_.Cancel();
   std::exchange(done_, nullptr)(code);
 }
 

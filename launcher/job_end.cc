@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "common/base/exit_code.h"
 #include "common/base/text.h"
+#include "launcher/ended_record.h"
 #include "launcher/report/collective_table.h"
 #include "launcher/report/failure_report.h"
 #include "launcher/report/result_json.h"
@@ -31,11 +32,52 @@ void JobEnd::Begin(std::vector<std::string> details, bool stopped) {
   }
   SayReport();
   WriteFiles();
+  KeepRecord();
   // Who has stopped the launch does not wait for a terminal that takes nothing.
   if (facts_().verdict.kind == job::Verdict::Kind::kSignal || stopped) {
     patience_.After(kOutputWait, [this] { RunOwnHook([this] { done_(); }); });
   }
-  around_.router.Finish([this] { RunOwnHook([this] { FinishStatus(); }); });
+  around_.router.Finish([this] {
+    WhenKept([this] {
+      TellRecord();
+      RunOwnHook([this] { FinishStatus(); });
+    });
+  });
+}
+
+void JobEnd::KeepRecord() {
+  if (around_.options.job.dry_run) {
+    kept_ = true;
+    return;
+  }
+  const report::JobFacts facts = facts_();
+  EndedRecord::Job job{around_.options,
+                       around_.begin_unix_nanos,
+                       0,
+                       std::nullopt,
+                       ResultJson(),
+                       around_.status == nullptr ? nullptr : &around_.status->logs()};
+  if (facts.campaign != nullptr && !facts.campaign->ended().empty()) {
+    job.attempt = facts.campaign->ended().back().attempt;
+  }
+  if (facts.verdict.kind == job::Verdict::Kind::kWorker) job.failed = facts.verdict.rank;
+  EndedRecord::WriteBeside(around_.loop, EndedRecord(job), [this](const absl::Status& written) {
+    kept_ = true;
+    kept_status_ = written;
+    for (loop::Task& task : std::exchange(when_kept_, {})) task();
+  });
+}
+
+// Nobody misses it who has not asked for more.
+void JobEnd::TellRecord() const {
+  if (kept_status_.ok() || !around_.options.verbose) return;
+  std::fprintf(stderr, "dtrain: the job is not in dtrain history: %s\n",
+               std::string(kept_status_.message()).c_str());
+}
+
+void JobEnd::WhenKept(loop::Task then) {
+  if (kept_) return then();
+  when_kept_.push_back(std::move(then));
 }
 
 // After all that was said. It finds the summary for as long as it runs.
@@ -62,8 +104,11 @@ absl::Status JobEnd::StartOwnHook(const std::string& command, absl::AnyInvocable
   const std::string summary = summary_folder_->path() + "/summary.json";
   absl::Status written = report::WriteWhole("--on-end", summary, ResultJson());
   if (!written.ok()) return written;
-  auto hook = EndHook::Start(around_.loop, command, EndHook::OurOwn(),
-                             {around_.options.job.job_id, exit_code_, summary}, std::move(over));
+  auto hook = EndHook::Start(
+      around_.loop, command, EndHook::OurOwn(), {around_.options.job.job_id, exit_code_, summary},
+      {around_.options.detach.on_end_timeout,
+       [](const std::string& text) { std::fprintf(stderr, "dtrain: %s\n", text.c_str()); }},
+      std::move(over));
   if (!hook.ok()) return hook.status();
   hook_ = *std::move(hook);
   return absl::OkStatus();
@@ -129,8 +174,11 @@ void JobEnd::RunHook(loop::Task then) {
     const v1::Spec& spec = around_.records->spec();
     const EndHook::Ended ended{spec.job_id(), exit_code_,
                                around_.records->folder().path() + "/summary.json"};
-    auto hook =
-        EndHook::Start(around_.loop, around_.options.detach.on_end, EndHook::Of(spec), ended, over);
+    auto hook = EndHook::Start(
+        around_.loop, around_.options.detach.on_end, EndHook::Of(spec), ended,
+        {around_.options.detach.on_end_timeout,
+         [this](const std::string& text) { around_.router.Say(absl::StrCat("dtrain: ", text)); }},
+        over);
     if (hook.ok()) {
       hook_ = *std::move(hook);
     } else {

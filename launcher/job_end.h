@@ -40,6 +40,7 @@ class JobEnd {
     report::Timeline* timeline = nullptr;    // null: nobody wants one
     status::StatusServer* status = nullptr;  // null: nobody can ask
     const report::SlowestNodes& slowest;     // of the last attempt
+    int64_t begin_unix_nanos = 0;
   };
   // `facts`: with the verdict. `done` is called once everyone was told, or nobody listens.
   JobEnd(const Around& around, absl::AnyInvocable<report::JobFacts()> facts, loop::Task done);
@@ -57,6 +58,9 @@ class JobEnd {
   void BeginDetached();
   void RunHook(loop::Task then);
   // Of a job with a terminal.
+  void KeepRecord();
+  void WhenKept(loop::Task then);
+  void TellRecord() const;
   void RunOwnHook(loop::Task then);
   absl::Status StartOwnHook(const std::string& command, absl::AnyInvocable<void(int)> over);
   void FinishStatus();
@@ -76,6 +80,9 @@ class JobEnd {
   std::unique_ptr<EndHook> hook_;
   std::optional<os::ScratchFolder> summary_folder_;
   bool own_hook_begun_ = false;
+  bool kept_ = false;  // the record is written, or nobody waits for it
+  absl::Status kept_status_;
+  std::vector<loop::Task> when_kept_;
 };
 
 }  // namespace dtrain

@@ -22,6 +22,7 @@
 #include "common/os/environment.h"
 #include "common/os/fd.h"
 #include "common/os/signals.h"
+#include "launcher/cli/recorded.h"
 #include "launcher/code.h"
 #include "launcher/detached/jobs.h"
 #include "launcher/detached/launcher_log.h"
@@ -221,6 +222,7 @@ void Describe(const cli::LaunchOptions& launch, v1::Spec& spec) {
     variable.set_name(entry.substr(0, equals));
     variable.set_value(entry.substr(equals + 1));
   }
+  cli::RecordFlagVariables(os::OwnEnvironment(), spec);
   *spec.mutable_inherited() = launch.job.part.inherited();
   spec.set_umask(spec.inherited().umask());
   spec.set_build(DTRAIN_VERSION);

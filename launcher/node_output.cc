@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 
 namespace dtrain {
 
@@ -27,7 +28,8 @@ absl::Status NodeOutput::Check(NodeId id, const v1::LogChunk& chunk) const {
 
 void NodeOutput::Deliver(NodeId id, v1::LogChunk chunk) {
   const Rank rank = InLaunch(chunk.rank());
-  if (tails_ != nullptr) tails_->Append(rank, chunk.stream(), chunk.data());
+  if (tails_ != nullptr)
+    tails_->Append(rank, chunk.stream(), chunk.data(), absl::GetCurrentTimeNanos());
   router_.Deliver(core_.nodes()[id.value()].host, rank, chunk.stream(),
                   std::move(*chunk.mutable_data()));
 }

@@ -149,7 +149,8 @@ void Runner::OnEnd() {
   launch_.router().FlushLines();  // the report stays the last
   end_ = std::make_unique<JobEnd>(
       JobEnd::Around{loop_, launch_.options(), launch_.router(), launch_.records(),
-                     launch_.timeline(), status_.get(), campaign_.attempt().now().slowest()},
+                     launch_.timeline(), status_.get(), campaign_.attempt().now().slowest(),
+                     launch_.clock().begin_unix_nanos},
       [this] { return campaign_.Facts(); }, [this] { Leave(); });
   end_->Begin(campaign_.attempt().details(), /*stopped=*/campaign_.stop_asked());
 }

@@ -13,7 +13,7 @@
 
 namespace dtrain::cli {
 
-// What the section [history] of the configuration file says of detached jobs that have ended: how
+// What the section [history] of the configuration file says of jobs that have ended: how
 // long, how many and how much of them is kept.
 struct HistoryConfig {
   std::optional<Duration> keep;

@@ -394,6 +394,8 @@ std::vector<Flag> DetachFlags() {
        "run this here when the job has ended, with DTRAIN_JOB_ID,\n"
        "DTRAIN_EXIT_CODE and DTRAIN_SUMMARY in its environment",
        [](View v, RawLaunch& o) { return Set(v, o.options.detach.on_end); }},
+      {"--on-end-timeout", kGroup, "TIME", "end that command when it has run so long; default 1h",
+       [](View v, RawLaunch& o) { return Set(v, kSecond, o.options.detach.on_end_timeout); }},
       {"--away", kGroup, "TIME",
        "with -d: how long workers run on without a launcher; default 1h,\n"
        "with --max-restarts or --spare the lease",

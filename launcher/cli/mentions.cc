@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "common/base/text.h"
 #include "launcher/cli/cli11.h"
 #include "launcher/cli/flag_table.h"
@@ -125,6 +126,29 @@ absl::Status CollectEnvironment(const Surroundings& surroundings, Mentions& ment
   return Collect(kEnvironment, words, nullptr, mentions);
 }
 
+// Others that dtrain reads or sets, so that they may be there in a launch within a job.
+constexpr absl::string_view kOthersOfOurs[] = {
+    "ADDRESS",      "AGENT_STATE", "ATTEMPT",    "BACKEND",    "BIN",        "BIN_DIR",
+    "BUILD_DIR",    "CACHE",       "CONFIG",     "CORE_DUMPS", "CYCLE_TIME", "DEBUG",
+    "DEVICE",       "ERROR_FILE",  "EXIT_CODE",  "HOST",       "JOB_ID",     "LIBRARY",
+    "LIBSSH",       "LOCAL_RANK",  "LOCAL_SIZE", "NODE_COUNT", "NODE_RANK",  "NO_CONFIG",
+    "PAGE_FD",      "PRESET",      "RANK",       "SEED",       "SHARE_GPU",  "SHEPHERD",
+    "STATE_FOLDER", "SUMMARY",     "WORLD_SIZE", "STAGE_DIR",  "TRACE",      "MODULE"};
+
+// Letters to insert, remove or replace.
+size_t Edits(absl::string_view a, absl::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = std::exchange(row[0], i);
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = std::exchange(row[j], std::min({row[j] + 1, row[j - 1] + 1, replaced}));
+    }
+  }
+  return row[b.size()];
+}
+
 struct ConfigChoice {
   std::string path;
   bool must_exist = false;
@@ -224,6 +248,32 @@ absl::StatusOr<Mentions> CollectAll(const std::vector<std::string>& words,
   if (!status.ok()) return status;
   all.insert(all.end(), command_line.begin(), command_line.end());
   return all;
+}
+
+void WarnOfMisspelt(const Surroundings& surroundings) {
+  if (surroundings.warn == nullptr) return;
+  constexpr absl::string_view kOurs = "DTRAIN_";
+  constexpr size_t kShort = 8;
+  for (absl::string_view name : surroundings.environment) {
+    name = name.substr(0, name.find('='));
+    if (!absl::ConsumePrefix(&name, kOurs) || name.size() > 64) continue;
+    const auto is = [name](absl::string_view other) { return name == other; };
+    if (std::any_of(std::begin(kOthersOfOurs), std::end(kOthersOfOurs), is)) continue;
+    std::string best;
+    size_t least = name.size() < kShort ? 2 : 3;
+    for (const Flag& flag : LaunchFlags()) {
+      const std::string variable = FlagVariable(FlagName(flag));
+      const size_t edits = Edits(name, absl::string_view(variable).substr(kOurs.size()));
+      if (edits == 0 || edits < least) {
+        least = edits;
+        best = variable;
+      }
+      if (edits == 0) break;
+    }
+    if (best.empty() || least == 0) continue;
+    surroundings.warn(
+        absl::StrCat(kOurs, name, " means nothing to dtrain; did you mean ", best, "?"));
+  }
 }
 
 int FindMention(const Mentions& mentions, absl::string_view name) {

@@ -35,6 +35,8 @@ absl::StatusOr<ConfigFile> ReadConfigFile(const Mentions& command_line,
 // Of all sources, the weakest first. `words`: of the command line.
 absl::StatusOr<Mentions> CollectAll(const std::vector<std::string>& words,
                                     const Surroundings& surroundings);
+// Names of variables that nobody reads, and that most likely were meant for a flag: warns of them.
+void WarnOfMisspelt(const Surroundings& surroundings);
 // Flags that answer the same question: from one source they contradict each other; otherwise the
 // stronger source's answer makes the weaker's void.
 absl::Status ResolveContradictions(Mentions& mentions);

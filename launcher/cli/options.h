@@ -30,7 +30,8 @@ struct DetachOptions {
   std::string key;          // likewise
   std::string launcher_on;  // [USER@]HOST; empty: this machine
   std::optional<Duration> away;
-  std::string on_end;                 // a command for /bin/sh; empty: none
+  std::string on_end;  // a command for /bin/sh; empty: none
+  Duration on_end_timeout = std::chrono::hours(1);
   bool keep = false;                  // until it is removed by name
   std::optional<uint64_t> log_limit;  // bytes of its output
   std::vector<std::string> words;     // the command line, from "launch" on

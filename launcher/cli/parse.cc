@@ -187,6 +187,7 @@ absl::StatusOr<Command> ParseFlags(const std::vector<std::string>& args,
   absl::Status status = CheckMistyped(*words, &mistyped);
   if (!status.ok()) return status;
   if (!mistyped.empty() && surroundings.warn) surroundings.warn(mistyped);
+  WarnOfMisspelt(surroundings);
   absl::StatusOr<Mentions> mentions = CollectAll(words->flags, surroundings);
   if (!mentions.ok()) return mentions.status();
   status = ResolveContradictions(*mentions);

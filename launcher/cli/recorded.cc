@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launcher/cli/recorded.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "launcher/cli/flag_table.h"
+#include "launcher/cli/forwarded_env.h"
 
 namespace dtrain::cli {
 namespace {
@@ -46,6 +49,20 @@ Surroundings RecordInto(v1::Spec& spec, Surroundings real) {
     return is;
   };
   return recording;
+}
+
+void RecordFlagVariables(const std::vector<std::string>& environment, v1::Spec& spec) {
+  std::vector<std::string> names = {"DTRAIN_CONFIG"};
+  for (const Flag& flag : LaunchFlags()) names.push_back(FlagVariable(FlagName(flag)));
+  for (const std::string& entry : environment) {
+    const size_t equals = entry.find('=');
+    if (equals == std::string::npos || equals + 1 == entry.size()) continue;  // empty: not given
+    const std::string name = entry.substr(0, equals);
+    if (std::find(names.begin(), names.end(), name) == names.end()) continue;
+    v1::EnvVar& variable = *spec.add_flag_variables();
+    variable.set_name(name);
+    variable.set_value(entry.substr(equals + 1));
+  }
 }
 
 Surroundings SurroundingsOf(const v1::Spec& spec) {

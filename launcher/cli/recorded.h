@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <string>
+#include <vector>
+
 #include "dtrain/v1/journal.pb.h"
 #include "launcher/cli/options.h"
 
@@ -9,6 +12,9 @@ namespace dtrain::cli {
 
 // As `real`, and everything that is asked of it goes into the spec, which outlives it.
 Surroundings RecordInto(v1::Spec& spec, Surroundings real);
+// The variables that stand for flags of dtrain launch, or lead to its configuration file, as they
+// are in this environment (NAME=VALUE each): a part of what was asked for.
+void RecordFlagVariables(const std::vector<std::string>& environment, v1::Spec& spec);
 // The same answers again. `spec` outlives it.
 Surroundings SurroundingsOf(const v1::Spec& spec);
 

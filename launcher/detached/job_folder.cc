@@ -266,6 +266,7 @@ absl::StatusOr<v1::JobEntry> JobFolder::Entry() const {
   entry.set_key(spec->key());
   entry.set_accepted_unix_nanos(spec->accepted_by().unix_nanos());
   entry.set_keep(spec->keep());
+  entry.set_foreground(spec->foreground());
   if (!HasSummary()) return entry;
   entry.set_ended_unix_nanos(ModifiedUnixNanos(File("summary.json")));
   entry.set_exit_code(-1);

@@ -2,9 +2,13 @@
 #include "launcher/detached/job_index.h"
 
 #include <cstdint>
+#include <filesystem>
 #include <limits>
+#include <system_error>
 #include <utility>
 
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "common/os/append_file.h"
 #include "common/os/fd.h"
@@ -41,7 +45,13 @@ void JobIndex::Write(const std::string& file) const {
   for (const auto& [id, entry] : ended) {
     journal::AppendFrame(kEntryFrame, entry.SerializeAsString(), &bytes);
   }
-  os::ReplaceFile(file, bytes).IgnoreError();
+  // Not synced: each launch that ends writes it, and one that a crash has cut is made again.
+  const std::string draft = absl::StrCat(file, ".", os::RandomHex(4), ".new");
+  auto made = os::AppendFile::Create(draft);
+  absl::Status written = made.ok() ? made->Append(bytes) : made.status();
+  if (written.ok()) written = os::Rename(draft, file);
+  std::error_code error;
+  if (!written.ok()) std::filesystem::remove(draft, error);
 }
 
 }  // namespace dtrain::detached

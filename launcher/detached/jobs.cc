@@ -71,6 +71,19 @@ bool IsOurHome(const char* path) {
   return path != nullptr && path[0] == '/' && os::IsOwnDirectory(path);
 }
 
+// One that does not exist yet is made (the XDG Base Directory Specification), if what is there of
+// it is ours.
+bool MayBecomeOurs(const char* path) {
+  if (path == nullptr || path[0] != '/') return false;
+  std::error_code error;
+  fs::path at(path);
+  if (fs::exists(at, error) || error) return false;
+  while (!at.empty() && at != at.parent_path() && !fs::exists(at, error) && !error) {
+    at = at.parent_path();
+  }
+  return !error && os::IsOwnDirectory(at.string());
+}
+
 bool IsFree(const absl::StatusOr<std::optional<v1::Launcher>>& holder) {
   return holder.ok() && !*holder;
 }
@@ -85,7 +98,7 @@ bool IsOver(const JobFolder& job) {
 
 absl::StatusOr<std::string> Jobs::UsualPlace() {
   const char* state = getenv("XDG_STATE_HOME");
-  if (IsOurHome(state)) return absl::StrCat(state, "/dtrain");
+  if (IsOurHome(state) || MayBecomeOurs(state)) return absl::StrCat(state, "/dtrain");
   const char* home = getenv("HOME");
   if (IsOurHome(home)) return absl::StrCat(home, "/.local/state/dtrain");
   const auto account = os::FindAccount(geteuid());  // cron and containers set nothing
@@ -253,6 +266,21 @@ absl::StatusOr<Jobs::AcceptedJob> Jobs::Accept(const v1::Spec& spec, const Fill&
   return AcceptedJob{std::move(folder), false};
 }
 
+absl::Status Jobs::AddEnded(const std::string& job_id, const Fill& fill) const {
+  if (absl::Status made = Prepare(); !made.ok()) return made;
+  // What lies there by such a name without it is taken for the remains of a process that was
+  // killed.
+  const auto lock = Lock(kLockPatience);
+  if (!lock.ok()) return lock.status();
+  const std::string draft = absl::StrCat(Path("jobs/.new."), job_id);
+  absl::Status status = os::MakeOwnDirectory(draft, 0700, 0700);
+  if (status.ok()) status = fill(JobFolder(draft));
+  if (status.ok()) status = os::Rename(draft, Folder(job_id).path());
+  std::error_code error;
+  if (!status.ok()) fs::remove_all(draft, error);
+  return status;
+}
+
 absl::StatusOr<std::vector<v1::JobEntry>> Jobs::List() const {
   const auto names = NamesIn(Path("jobs"));
   if (!names.ok()) return names.status();
@@ -390,7 +418,15 @@ absl::StatusOr<std::vector<std::string>> Jobs::RemoveAll(absl::Span<const v1::Jo
   return gone;
 }
 
-absl::Status Jobs::Remove(const JobFolder& job) const {
+absl::Status Jobs::Remove(const JobFolder& job, bool force) const {
+  if (force && IsFree(job.Holder()) && IsFree(job.Minder())) {
+    v1::JobEntry entry;
+    if (auto known = job.Entry(); known.ok()) entry = *std::move(known);
+    entry.set_job_id(job.id());
+    auto lock = Lock(kLockPatience);
+    if (!lock.ok()) return lock.status();
+    return RemoveAll({entry}, *std::move(lock), kAnyNumber).status();
+  }
   // What nobody waits for comes behind the end.
   for (int look = 0; !job.IsSettled() && job.HasSummary() && look < kLooksForTheRest; ++look) {
     poll(nullptr, 0, kBetweenRemoveLooksMs);
@@ -406,7 +442,11 @@ absl::Status Jobs::Remove(const JobFolder& job) const {
                            "` ends it"));
   }
   const auto entry = job.Entry();
-  if (!entry.ok()) return entry.status();
+  if (!entry.ok()) {
+    return absl::Status(entry.status().code(),
+                        absl::StrCat(entry.status().message(), "; `dtrain rm --force ", job.id(),
+                                     "` removes it nevertheless"));
+  }
   auto lock = Lock(kLockPatience);
   if (!lock.ok()) return lock.status();
   return RemoveAll({*entry}, *std::move(lock), kAnyNumber).status();
@@ -445,13 +485,37 @@ std::vector<v1::JobEntry> Jobs::Surplus(const Retention& most, absl::Time now,
   std::sort(jobs.begin(), jobs.end(), [](const v1::JobEntry& a, const v1::JobEntry& b) {
     return a.ended_unix_nanos() < b.ended_unix_nanos();
   });
-  size_t gone = 0;
-  for (; gone < jobs.size(); ++gone) {
-    const bool old = absl::FromUnixNanos(jobs[gone].ended_unix_nanos()) < now - most.age;
-    if (!old && jobs.size() - gone <= most.jobs && bytes <= most.bytes) break;
-    bytes -= jobs[gone].bytes();
+  const auto is_old = [&](const v1::JobEntry& job) {
+    return absl::FromUnixNanos(job.ended_unix_nanos()) < now - most.age;
+  };
+  std::vector<v1::JobEntry> surplus;
+  // Takes out of `jobs`, from the oldest on, those for which `goes` holds.
+  const auto take = [&](auto goes) {
+    std::erase_if(jobs, [&](v1::JobEntry& job) {
+      if (!goes(job)) return false;
+      bytes -= job.bytes();
+      surplus.push_back(std::move(job));
+      return true;
+    });
+  };
+  for (const bool foreground : {true, false}) {
+    size_t left =
+        static_cast<size_t>(std::count_if(jobs.begin(), jobs.end(), [&](const v1::JobEntry& job) {
+          return job.foreground() == foreground;
+        }));
+    take([&](const v1::JobEntry& job) {
+      if (job.foreground() != foreground || (left <= most.jobs && !is_old(job))) return false;
+      --left;
+      return true;
+    });
   }
-  jobs.resize(std::min(gone, at_most));
+  for (const bool foreground : {true, false}) {
+    take([&](const v1::JobEntry& job) {
+      return job.foreground() == foreground && bytes > most.bytes;
+    });
+  }
+  jobs = std::move(surplus);
+  jobs.resize(std::min(jobs.size(), at_most));
   std::erase_if(jobs, [this](const v1::JobEntry& job) { return !IsOver(Folder(job.job_id())); });
   return jobs;
 }

@@ -20,7 +20,9 @@
 
 namespace dtrain::detached {
 
-// Which ended jobs are kept: those with `keep` always, of the others the most recent ones.
+// Which ended jobs are kept: those with `keep` always, of the others the most recent ones. `jobs`
+// counts detached jobs and those that ended where they were launched each by themselves, and for
+// `bytes` the latter go first: a loop of short launches costs no detached job its output.
 struct Retention {
   absl::Duration age = absl::Hours(24 * 30);
   size_t jobs = 500;
@@ -68,6 +70,10 @@ class Jobs {
   using Fill = std::function<absl::Status(const JobFolder& draft)>;
   absl::StatusOr<AcceptedJob> Accept(const v1::Spec& spec, const Fill& fill = nullptr) const;
 
+  // A job that has ended already, and was not here while it ran. Readers see all of it or nothing;
+  // a crash of the machine may undo it. Makes the folders where they are missing.
+  absl::Status AddEnded(const std::string& job_id, const Fill& fill) const;
+
   // What Accept would refuse, of a job that must be new here. The folder need not exist.
   absl::Status CheckNew(const v1::Spec& spec) const;
 
@@ -90,8 +96,9 @@ class Jobs {
 
   // A job has ended, and nothing is left to do for it.
   absl::Status Settle(const JobFolder& job) const;
-  // FAILED_PRECONDITION: it has not ended.
-  absl::Status Remove(const JobFolder& job) const;
+  // FAILED_PRECONDITION: it has not ended. `force`: also one whose files are damaged, or that has
+  // not ended and has no launcher.
+  absl::Status Remove(const JobFolder& job, bool force = false) const;
   // The time up to which ages are counted: that of an earlier call, a day (or `age`, if that is
   // less) before `now`. So a clock that is ahead for one launch makes no job old. InfinitePast:
   // there was none.

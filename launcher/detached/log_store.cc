@@ -4,6 +4,8 @@
 #include <iterator>
 #include <utility>
 
+#include "absl/time/clock.h"
+
 namespace dtrain::detached {
 namespace {
 
@@ -42,6 +44,8 @@ LogStore::LogStore(loop::Loop& loop, Journal& journal, LogPlace place, Callbacks
       segment_bytes_(SegmentBytes(limit_, journal.state().runs().world_size())),
       ends_(OffsetsOf(journal.state())),
       synced_(ends_),
+      log_folder_(place.folder),
+      times_(TimesBytes(log_folder_)),
       sync_timer_(loop),
       retry_(loop),
       segments_(std::make_shared<LogSegments>(std::move(place), segment_bytes_)) {}
@@ -68,6 +72,7 @@ void LogStore::Write(const LogStream& stream, uint64_t offset, std::string bytes
   }
   if (bytes.empty()) return;
   end = offset + bytes.size();
+  pending_times_ += times_.Note(stream, offset, absl::GetCurrentTimeNanos());
   queued_bytes_ += bytes.size();
   Piece* last = pending_.empty() ? nullptr : &pending_.back();
   if (last != nullptr && last->stream == stream && last->bytes.size() < kMergeBelow &&
@@ -92,6 +97,7 @@ bool LogStore::SyncIsDue() const {
 void LogStore::Start() {
   Work work;
   work.pieces = std::exchange(pending_, {});
+  work.times = std::exchange(pending_times_, {});
   work.segment_bytes = segment_bytes_;
   for (const Piece& piece : work.pieces) unsynced_bytes_ += piece.bytes.size();
   if (sync_at_ == kNever && unsynced_bytes_ > 0) {
@@ -115,7 +121,9 @@ void LogStore::Start() {
   }
   running_ = true;
   auto shared = std::make_shared<Work>(std::move(work));
-  auto task = [this, alive = alive_, &loop = loop_, segments = segments_, shared] {
+  auto task = [this, alive = alive_, &loop = loop_, segments = segments_, folder = log_folder_,
+               shared] {
+    AddTimes(folder, shared->times);
     shared->status =
         Carry(*segments, shared->cut_to, shared->pieces, shared->segment_bytes, shared->sync);
     loop.Post([this, alive, shared] {

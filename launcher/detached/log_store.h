@@ -14,6 +14,7 @@
 #include "common/loop/threads.h"
 #include "launcher/detached/journal.h"
 #include "launcher/detached/log_segments.h"
+#include "launcher/detached/log_times.h"
 
 namespace dtrain::detached {
 
@@ -66,6 +67,7 @@ class LogStore {
   struct Work {
     LogOffsets cut_to;  // first
     std::vector<Piece> pieces;
+    std::string times;  // TimesWriter
     uint64_t segment_bytes = 0;
     bool sync = false;
     absl::Status status;
@@ -87,7 +89,10 @@ class LogStore {
   uint64_t segment_bytes_;
   LogOffsets ends_;  // given to Write
   LogOffsets synced_;
-  std::vector<Piece> pending_;   // not written
+  std::vector<Piece> pending_;  // not written
+  const std::string log_folder_;
+  TimesWriter times_;
+  std::string pending_times_;
   std::vector<Piece> unsynced_;  // written, and to be written again if they cannot be synced
   size_t unsynced_bytes_ = 0;
   size_t queued_bytes_ = 0;

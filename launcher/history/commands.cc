@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
@@ -26,6 +27,8 @@
 #include "launcher/history/rerun.h"
 #include "launcher/history/retention.h"
 #include "launcher/history/tables.h"
+#include "launcher/status/commands.h"
+#include "launcher/status/find_job.h"
 #include "launcher/status/print.h"
 #include "launcher/status/tables.h"
 #include "launcher/story/care.h"
@@ -46,6 +49,19 @@ void Say(const std::string& text) {
 int Fail(const Options& options, const absl::Status& status) {
   Say(absl::StrCat(options.command, ": ", status.message()));
   return story::ExitCodeOf(status);
+}
+
+// A job with a folder. Of one that runs where it was launched, which has none yet, says what is
+// possible.
+absl::StatusOr<detached::JobFolder> FindFolder(const detached::Jobs& jobs,
+                                               const std::string& name) {
+  auto job = jobs.Find(name);
+  if (!absl::IsNotFound(job.status())) return job;
+  const auto found = status::FindJob(name);
+  if (!found.ok() || !found->live) return job;
+  return absl::NotFoundError(
+      absl::StrCat(found->id, " runs where it was launched; `dtrain logs -f ", found->id,
+                   "` follows it, `dtrain detach ", found->id, "` makes it a detached job"));
 }
 
 int List(const Options& options) {
@@ -80,7 +96,7 @@ int List(const Options& options) {
     // Not looked up in List: that would read the files of all jobs.
     const auto folder = jobs->Find(job.job_id());
     const auto spec = folder.ok() ? folder->ReadSpec() : folder.status();
-    if (spec.ok()) one["command"] = story::WordsOf(*spec);
+    if (spec.ok()) one["command"] = story::ShownWordsOf(*spec);
     list.push_back(std::move(one));
   }
   if (options.json) {
@@ -96,6 +112,15 @@ int Show(const Options& options) {
   const auto jobs = story::OpenJobs();
   if (!jobs.ok()) return Fail(options, jobs.status());
   const auto job = jobs->Find(options.jobs[0]);
+  // One that runs where it was launched has no folder yet.
+  if (absl::IsNotFound(job.status())) {
+    const auto found = status::FindJob(options.jobs[0]);
+    if (found.ok() && found->live) {
+      std::vector<std::string> words = {"status", found->id};
+      if (options.json) words.insert(words.begin() + 1, "--json");
+      return status::RunCommand(words);
+    }
+  }
   if (!job.ok()) return Fail(options, job.status());
   const auto told = story::Tell(*job);
   if (!told.ok()) return Fail(options, told.status());
@@ -115,7 +140,7 @@ int Remove(const Options& options) {
   Json failed = Json::array();
   for (const std::string& name : options.jobs) {
     const auto job = jobs->Find(name);
-    const absl::Status status = job.ok() ? jobs->Remove(*job) : job.status();
+    const absl::Status status = job.ok() ? jobs->Remove(*job, options.force) : job.status();
     if (status.ok()) {
       removed.push_back(job->id());
       continue;
@@ -184,7 +209,7 @@ int Wait(const Options& options) {
   if (!jobs.ok()) return Fail(options, jobs.status());
   std::vector<Waited> all;
   for (const std::string& name : options.jobs) {
-    const auto job = jobs->Find(name);
+    const auto job = FindFolder(*jobs, name);
     if (!job.ok()) return Fail(options, job.status());
     all.push_back({*job, story::Care(*job), std::nullopt});
   }
@@ -218,7 +243,8 @@ int Wait(const Options& options) {
 int AttachTo(const Options& options) {
   const auto jobs = story::OpenJobs();
   if (!jobs.ok()) return Fail(options, jobs.status());
-  const auto job = story::Find(*jobs, options.jobs.empty() ? "" : options.jobs[0]);
+  const auto job =
+      options.jobs.empty() ? story::Find(*jobs, "") : FindFolder(*jobs, options.jobs[0]);
   if (!job.ok()) return Fail(options, job.status());
   return Attach(*job, options);
 }
@@ -226,12 +252,15 @@ int AttachTo(const Options& options) {
 int Rerun(const Options& options, Launch launch) {
   const auto jobs = story::OpenJobs();
   if (!jobs.ok()) return Fail(options, jobs.status());
-  const auto job = jobs->Find(options.jobs[0]);
+  const auto job = FindFolder(*jobs, options.jobs[0]);
   if (!job.ok()) return Fail(options, job.status());
   const auto spec = job->ReadSpec();
   if (!spec.ok()) return Fail(options, spec.status());
-  const auto words = WordsToRerun(story::WordsOf(*spec));
+  const auto words = WordsToRerun(story::WordsOf(*spec), spec->foreground());
   if (!words.ok()) return Fail(options, words.status());
+  for (const v1::EnvVar& variable : spec->flag_variables()) {
+    (void)setenv(variable.name().c_str(), variable.value().c_str(), /*overwrite=*/1);
+  }
   if (chdir(spec->working_directory().c_str()) != 0) {
     return Fail(options, PosixError(errno, absl::StrCat("change to the job's working directory ",
                                                         Escape(spec->working_directory()))));

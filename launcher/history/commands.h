@@ -6,8 +6,8 @@
 
 #include "absl/functional/function_ref.h"
 
-// dtrain attach, wait, history, show, rerun, rm, prune: detached jobs, running and ended, from
-// their folders.
+// dtrain attach, wait, history, show, rerun, rm, prune: detached jobs, and others that have ended,
+// from their folders.
 namespace dtrain::history {
 
 // Runs the words of a launch, and returns its exit code.

@@ -50,24 +50,28 @@ of the job; 0 after Ctrl-C.
 is not 0, in the order in which they were named; 210 when --timeout was reached.
 )"},
     {"history", "dtrain history [--limit N] [--json]",
-     "Lists detached jobs that have ended, the last one first.", 0, 0, ""},
+     "Lists jobs that have ended, the last one first.", 0, 0, ""},
     {"show", "dtrain show [--json] JOB",
-     "Shows all of a detached job: what was asked for, its attempts, how it ended, and its report.",
-     1, 1, ""},
+     "Shows all of a job: what was asked for, its attempts, how it ended, and its report.", 1, 1,
+     ""},
     {"rerun", "dtrain rerun JOB",
-     "Launches a detached job again: the same words, in the same working directory, with your\n"
-     "present environment. The new job has a new id.",
+     "Launches a job again: the same words and DTRAIN_ variables, in the same working directory, "
+     "with\n"
+     "the rest of your present environment. The new job has a new id, and is detached if the old "
+     "one\n"
+     "was.",
      1, 1,
      "Files that the words name are read again. A --key is left out, as it would name the old "
      "job, and\n--launcher-on, as the launcher runs here.\n"},
-    {"rm", "dtrain rm [--json] JOB...",
-     "Removes detached jobs that have ended, with all of their output.", 1, kAny, ""},
+    {"rm", "dtrain rm [--force] [--json] JOB...",
+     "Removes jobs that have ended, with all of their output.", 1, kAny, ""},
     {"prune", "dtrain prune [--keep-age DURATION] [--keep-jobs N] [--keep-bytes SIZE] [--json]",
-     "Removes the oldest detached jobs that have ended, until all of these limits hold. Jobs that\n"
-     "were launched with --keep stay.",
+     "Removes the oldest jobs that have ended, until all of these limits hold. Jobs that were\n"
+     "launched with --keep stay.",
      0, 0,
      R"(keep, jobs and bytes are read from the section [history] of the configuration file. When a
-detached job ends, its launcher removes old ones by the same rule, a hundred at most.
+job ends, its launcher removes old ones by the same rule, a hundred at most. The limits on the number
+hold for detached jobs and for others each.
 )"},
 };
 
@@ -95,6 +99,10 @@ std::vector<cli::Flag> FlagsOf(absl::string_view command) {
     add("--keep-jobs", "N", "keep N ended jobs; default: jobs, or 500");
     add("--keep-bytes", "SIZE", "keep so much in their folders; default: bytes, or 20G");
   }
+  if (command == "rm") {
+    add("--force", "",
+        "also a job whose files are damaged, or that has not ended and has no launcher");
+  }
   if (command != "rerun") add("--json", "", "print JSON");
   add("--help,-h", "", "print this help");
   return flags;
@@ -109,6 +117,7 @@ absl::Status Set(absl::string_view name, const std::string& value, Options& out)
     status = parsed.status();
   };
   if (name == "json") out.json = value == "true";
+  if (name == "force") out.force = value == "true";
   if (name == "tail") number(out.tail);
   if (name == "limit") number(out.limit);
   if (name == "keep-jobs") {

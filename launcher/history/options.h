@@ -20,6 +20,7 @@ struct Options {
   std::string help;               // to be printed on stdout, and nothing else
   std::vector<std::string> jobs;  // as they were named
   bool json = false;
+  bool force = false;
   std::optional<Duration> timeout;
   uint64_t limit = 100;  // 0: none
   uint64_t tail = 20;

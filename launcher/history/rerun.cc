@@ -12,7 +12,8 @@
 
 namespace dtrain::history {
 
-absl::StatusOr<std::vector<std::string>> WordsToRerun(const std::vector<std::string>& words) {
+absl::StatusOr<std::vector<std::string>> WordsToRerun(const std::vector<std::string>& words,
+                                                      bool foreground) {
   if (words.empty()) return absl::InvalidArgumentError("the job's command line is not known");
   // Another launcher's command line has no flags of ours.
   if (words[0] != "launch") return words;
@@ -25,7 +26,7 @@ absl::StatusOr<std::vector<std::string>> WordsToRerun(const std::vector<std::str
                      split.status().message()));
   }
   std::vector<std::string> out = {"launch"};
-  bool detaches = cli::FindLong(flags, "detach") < 0;
+  bool detaches = foreground || cli::FindLong(flags, "detach") < 0;
   for (size_t i = 0; i < split->flags.size(); ++i) {
     const std::string& word = split->flags[i];
     const int flag = cli::FindLong(flags, absl::string_view(word).substr(2));

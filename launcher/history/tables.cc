@@ -37,7 +37,7 @@ std::string AgeOf(const Json& seconds) {
 }  // namespace
 
 std::string HistoryTable(const Json& jobs) {
-  if (jobs.empty()) return "no detached job has ended\n";
+  if (jobs.empty()) return "no job has ended\n";
   std::vector<status::Row> rows = {{"JOB", "NAME", "ENDED", "RAN FOR", "EXIT", "COMMAND"}};
   for (const Json& job : jobs) {
     const std::string name = status::Text(status::At(job, "name"));

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -182,55 +183,88 @@ absl::Status AgentCommands::Show(const AgentJob& job) {
   return absl::OkStatus();
 }
 
-absl::Status AgentCommands::Logs(const AgentJob& job) {
-  // Who may not see the ranks is refused by the first agent that he asks.
-  const JobPart* part = &job.parts[0];
-  bool known = part->job.world_size() == 0;
+std::vector<AgentCommands::ReadStream> AgentCommands::StreamsOf(const AgentJob& job) const {
+  std::map<uint32_t, const JobPart*> parts;  // by rank
   for (const JobPart& each : job.parts) {
-    for (const v1::RankOnNode& rank : each.job.ranks()) {
-      if (rank.rank() != options_.rank) continue;
-      part = &each;
-      known = true;
+    for (const v1::RankOnNode& rank : each.job.ranks()) parts.try_emplace(rank.rank(), &each);
+  }
+  // Who may not see the ranks is refused by the first agent that he asks.
+  if (job.parts[0].job.world_size() == 0)
+    parts.try_emplace(options_.rank.value_or(0), &job.parts[0]);
+  std::vector<ReadStream> streams;
+  for (const auto& [rank, part] : parts) {
+    if (options_.rank && *options_.rank != rank) continue;
+    for (const bool is_stderr : {false, true}) {
+      if (options_.stream && (*options_.stream == "stderr") != is_stderr) continue;
+      v1::ReadLogRequest request;
+      request.set_job_id(job.id);
+      request.set_owner(job.owner);
+      request.set_attempt(part->job.attempt());
+      request.set_rank(rank);
+      request.set_stream(is_stderr ? v1::STREAM_KIND_STDERR : v1::STREAM_KIND_STDOUT);
+      request.set_limit(kPieceBytes);
+      streams.push_back({part,
+                         {Rank(rank), is_stderr},
+                         LogReading(request, options_.follow),
+                         Clock::now(),
+                         false});
     }
   }
-  if (!known) {
-    return absl::NotFoundError(
-        absl::StrCat(job.id, ": rank ", options_.rank, " is not on any of these hosts"));
-  }
-  v1::ReadLogRequest request;
-  request.set_job_id(job.id);
-  request.set_owner(job.owner);
-  request.set_attempt(part->job.attempt());
-  request.set_rank(options_.rank);
-  request.set_stream(options_.stream == "stdout" ? v1::STREAM_KIND_STDOUT : v1::STREAM_KIND_STDERR);
-  request.set_limit(kPieceBytes);
-  return Read(*part, request);
+  return streams;
 }
 
-absl::Status AgentCommands::Read(const JobPart& part, const v1::ReadLogRequest& request) {
-  LogReading reading(request, options_.follow);
+absl::Status AgentCommands::Logs(const AgentJob& job) {
+  if (options_.timestamps || options_.since_unix_nanos) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(options_.timestamps ? "-t" : "--since",
+                     ": agents do not know when output "
+                     "came; run dtrain logs where the job was launched"));
+  }
+  std::vector<ReadStream> streams = StreamsOf(job);
+  if (streams.empty()) {
+    return absl::NotFoundError(
+        options_.rank
+            ? absl::StrCat(job.id, ": rank ", *options_.rank, " is not on any of these hosts")
+            : absl::StrCat(job.id, " has no rank on any of these hosts"));
+  }
   const auto own = os::FindAccount(geteuid());
-  LogPrinter printer(options_, !own.ok() || part.job.owner() != own->name);
-  TimePoint heard = Clock::now();
+  LogPrinter printer(options_, !own.ok() || streams[0].part->job.owner() != own->name);
+  printer.SetRanks(job.parts[0].job.world_size());
+  bool open = true;
   for (;;) {
-    auto piece = agents_->ReadLog(part.node, reading.request());
-    if (absl::IsNotFound(piece.status()) && reading.begun()) {
+    bool all_over = true;
+    for (ReadStream& stream : streams) {
+      if (absl::Status read = ReadOn(stream, printer, &open); !read.ok()) return read;
+      if (!open) return absl::OkStatus();
+      all_over = all_over && stream.over;
+    }
+    if (all_over) return absl::OkStatus();
+    poll(nullptr, 0, kPauseMs);
+  }
+}
+
+absl::Status AgentCommands::ReadOn(ReadStream& stream, LogPrinter& printer, bool* open) {
+  const JobPart& part = *stream.part;
+  while (!stream.over) {
+    auto piece = agents_->ReadLog(part.node, stream.reading.request());
+    if (absl::IsNotFound(piece.status()) && stream.reading.begun()) {
       // The session of a job that has ended is over when its launcher has all. Without its agent
       // nobody on the host knows of the job.
       const auto report = agents_->Ask(part.node);
-      if (report.ok() && nodes::Agents::IsResident(*report)) return absl::OkStatus();
-      if (Clock::now() - heard > patience_) return HasGone(part.host);
+      stream.over = report.ok() && nodes::Agents::IsResident(*report);
+      if (stream.over) break;
+      if (Clock::now() - stream.heard > patience_) return HasGone(part.host);
       agents_->Disconnect(part.node);
-      poll(nullptr, 0, kPauseMs);
-      continue;
+      break;
     }
-    heard = Clock::now();
-    auto step = piece.ok() ? reading.OnPiece(*std::move(piece)) : piece.status();
+    stream.heard = Clock::now();
+    auto step = piece.ok() ? stream.reading.OnPiece(*std::move(piece)) : piece.status();
     if (!step.ok()) return OnHost(part.host, step.status());
-    if (!printer.Add(step->text)) return absl::OkStatus();
-    if (step->then == LogReading::Then::kEnd) return absl::OkStatus();
-    if (step->then == LogReading::Then::kPause) poll(nullptr, 0, kPauseMs);
+    *open = printer.Add(stream.stream, step->text);
+    if (!*open || step->then == LogReading::Then::kPause) break;
+    stream.over = step->then == LogReading::Then::kEnd;
   }
+  return absl::OkStatus();
 }
 
 absl::Status AgentCommands::Stop(const AgentJob& job) {

@@ -13,9 +13,12 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/base/clock.h"
+#include "launcher/detached/log_segments.h"
 #include "launcher/nodes/agents.h"
 #include "launcher/status/agent_jobs.h"
 #include "launcher/status/command_options.h"
+#include "launcher/status/log_printer.h"
+#include "launcher/status/log_reading.h"
 
 // Between two looks of `dtrain top`.
 inline constexpr int kRefreshMs = 1000;
@@ -70,7 +73,17 @@ class AgentCommands {
   // What of that job lives and has not been asked: it began when the others were.
   std::optional<AgentJob> Unasked(const AgentJob& before) const;
   absl::Status WaitForEnd(AgentJob job);
-  absl::Status Read(const JobPart& part, const v1::ReadLogRequest& request);
+  // One stream that is read from its agent.
+  struct ReadStream {
+    const JobPart* part = nullptr;
+    detached::LogStream stream;
+    LogReading reading;
+    TimePoint heard;
+    bool over = false;
+  };
+  // What it has now, to the end of what is there.
+  absl::Status ReadOn(ReadStream& stream, LogPrinter& printer, bool* open);
+  std::vector<ReadStream> StreamsOf(const AgentJob& job) const;
   void TellSilent() const;
 
   const CommandOptions options_;

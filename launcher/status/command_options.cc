@@ -2,11 +2,14 @@
 #include "launcher/status/command_options.h"
 
 #include <algorithm>
+#include <chrono>
 #include <limits>
 
 #include "absl/status/status.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "common/base/text.h"
 #include "launcher/cli/flag_table.h"
 #include "launcher/cli/mixed_words.h"
@@ -36,13 +39,14 @@ constexpr Description kDescriptions[] = {
      "--node a node: its GPUs, the jobs on it, and its problems. It prints a link, and ends with\n"
      "Ctrl-C."},
     {"logs",
-     "dtrain logs [-f] [--rank R] [--stream stdout|stderr] [--tail N] [--attempt K] [--raw] "
-     "[--json] "
-     "[-H HOSTS] [JOB]",
-     "Prints the output of a rank. Of a detached job it is kept (--log-limit), also after its end; "
-     "of\n"
-     "other jobs the launcher keeps up to 1 MiB of each rank and stream (dtrain launch --log-dir\n"
-     "keeps everything)."},
+     "dtrain logs [-f] [--rank R] [--stream stdout|stderr] [-t] [--since TIME] [--tail N] "
+     "[--attempt K]\n"
+     "            [--raw] [--json] [-H HOSTS] [JOB]",
+     "Prints the output of a job, rank by rank, the first rank that failed before the others. "
+     "Lines\n"
+     "begin with \"[3] \", or \"[3 stderr] \", for rank 3. With --rank the bytes of that rank "
+     "are printed as\n"
+     "it wrote them, on stdout and stderr."},
     {"stop", "dtrain stop [--json] [-H HOSTS] [JOB]",
      "Ends a job, as Ctrl-C would where it was launched, and waits until all of it is gone."},
     {"detach", "dtrain detach [--json] [JOB]",
@@ -73,7 +77,7 @@ std::vector<cli::Flag> FlagsOf(absl::string_view command) {
     flags.push_back({"--json", kGroup, "", "print JSON", Ignore});
   }
   if (command == "ps") {
-    flags.push_back({"--all,-a", kGroup, "", "also detached jobs that have ended", Ignore});
+    flags.push_back({"--all,-a", kGroup, "", "also jobs that have ended", Ignore});
   }
   if (command == "logs") {
     flags.push_back({"--follow,-f", kGroup, "", "follow the output until the job ends", Ignore});
@@ -81,17 +85,49 @@ std::vector<cli::Flag> FlagsOf(absl::string_view command) {
                      "print another user's output as written; on a terminal, control characters "
                      "in it are shown as text otherwise",
                      Ignore});
-    flags.push_back({"--rank,-r", kGroup, "RANK", "the rank to show, default 0", Ignore});
-    flags.push_back(
-        {"--stream", kGroup, "NAME", "stdout (default) or stderr", Ignore, {"stdout", "stderr"}});
-    flags.push_back({"--tail", kGroup, "N", "begin with the last N lines (detached jobs)", Ignore});
-    flags.push_back(
-        {"--attempt", kGroup, "K", "of attempt K, default the last (detached jobs)", Ignore});
+    flags.push_back({"--rank,-r", kGroup, "RANK", "only this rank", Ignore});
+    flags.push_back({"--stream",
+                     kGroup,
+                     "NAME",
+                     "only stdout or stderr; it is printed on stdout",
+                     Ignore,
+                     {"stdout", "stderr"}});
+    flags.push_back({"--timestamps,-t", kGroup, "",
+                     "begin each line with the time when the launcher got it", Ignore});
+    flags.push_back({"--since", kGroup, "TIME",
+                     "only what came in the last 10m (or 90s, 2h, 1d), or since\n"
+                     "\"2026-11-27 04:00\"",
+                     Ignore});
+    flags.push_back({"--tail", kGroup, "N",
+                     "begin with the last N lines of each rank and stream (not of a job\n"
+                     "with a terminal while it runs)",
+                     Ignore});
+    flags.push_back({"--attempt", kGroup, "K", "of attempt K, default the last", Ignore});
   }
   flags.push_back({"--help,-h", kGroup, "", "print this help", Ignore});
   if (command == "detach") return flags;
   for (cli::Flag& flag : cli::HostFlags()) flags.push_back(std::move(flag));
   return flags;
+}
+
+// "10m": so long before now. Else a time of day in the user's zone, as docker and journalctl take
+// it.
+absl::StatusOr<absl::Time> ParseSince(const std::string& text, absl::Time now,
+                                      absl::TimeZone zone) {
+  if (const auto ago = cli::ParseDuration(text); ago.ok()) {
+    return now - absl::FromChrono(std::chrono::duration_cast<std::chrono::nanoseconds>(*ago));
+  }
+  for (const char* format :
+       {"%Y-%m-%d%ET%H:%M:%E*S%Ez", "%Y-%m-%d%ET%H:%M:%E*S", "%Y-%m-%d%ET%H:%M",
+        "%Y-%m-%d %H:%M:%E*S", "%Y-%m-%d %H:%M", "%Y-%m-%d"}) {
+    absl::Time time;
+    std::string error;
+    if (absl::ParseTime(format, text, zone, &time, &error)) return time;
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("--since: \"", Escape(text, 60),
+                   "\" is neither a duration, such as 10m, nor a time, such as \"2026-11-27 "
+                   "04:00\""));
 }
 
 absl::Status Set(absl::string_view name, const std::string& value, CommandOptions& out) {
@@ -102,9 +138,15 @@ absl::Status Set(absl::string_view name, const std::string& value, CommandOption
   if (name == "all") out.all = value == "true";
   if (name == "raw") out.raw = value == "true";
   if (name == "follow") out.follow = value == "true";
-  if (name == "rank" && !absl::SimpleAtoi(value, &out.rank)) {
+  if (name == "timestamps") out.timestamps = value == "true";
+  if (name == "rank" && !absl::SimpleAtoi(value, &out.rank.emplace())) {
     return absl::InvalidArgumentError(
         absl::StrCat("--rank: \"", Escape(value, 60), "\" is not a rank"));
+  }
+  if (name == "since") {
+    const auto since = ParseSince(value, absl::Now(), absl::LocalTimeZone());
+    if (!since.ok()) return since.status();
+    out.since_unix_nanos = absl::ToUnixNanos(*since);
   }
   if (name == "attempt") {
     const auto attempt = cli::ParseNumber(value, 0, std::numeric_limits<uint32_t>::max());
@@ -180,6 +222,14 @@ configured hostfile that lists HOST says how to reach it. The page only reads. I
 that lets in anyone who has it while this command runs, so it is printed to a terminal only. From
 another machine: give --listen a port, run ssh -L PORT:127.0.0.1:PORT HOST there, and open the link
 there.
+)";
+  }
+  if (command == "logs") {
+    return R"(JOB is an id as dtrain ps shows it, or its first four or more characters, or a name; leave it out if
+only one job is running. Of a detached job up to --log-limit is kept, also after its end. Of other
+jobs the launcher keeps up to 1 MiB of each rank and stream, also after the end; dtrain launch
+--log-dir keeps everything. With -H, or where the launcher is not on this machine, the resident agents of
+the hosts are asked, which know no times. They answer to the job's owner and to admins.
 )";
   }
   if (command == "detach") {

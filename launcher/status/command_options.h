@@ -18,9 +18,11 @@ struct CommandOptions {
   std::string job;      // empty: the only one
   bool json = false;
   bool follow = false;
-  bool raw = false;  // also on a terminal, of somebody else's job
-  uint32_t rank = 0;
-  std::string stream = "stdout";
+  bool raw = false;                   // also on a terminal, of somebody else's job
+  std::optional<uint32_t> rank;       // none: all
+  std::optional<std::string> stream;  // "stdout", "stderr"; none: both
+  bool timestamps = false;
+  std::optional<int64_t> since_unix_nanos;
   std::optional<uint32_t> attempt;  // none: the last
   std::optional<uint64_t> tail;     // lines; none: all
   bool all = false;                 // ended jobs, too

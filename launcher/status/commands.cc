@@ -26,6 +26,8 @@
 #include "launcher/status/detached_commands.h"
 #include "launcher/status/ended_job.h"
 #include "launcher/status/find_job.h"
+#include "launcher/status/kept_logs.h"
+#include "launcher/status/log_frames.h"
 #include "launcher/status/log_printer.h"
 #include "launcher/status/page_command.h"
 #include "launcher/status/print.h"
@@ -244,32 +246,55 @@ absl::Status Top(const CommandOptions& options) {
   }
 }
 
-absl::Status Logs(const CommandOptions& options) {
-  absl::StatusOr<FoundJob> found = FindJob(options.job);
-  if (absl::IsNotFound(found.status()))
-    return ElseByAgents(options, &AgentCommands::Logs, found.status());
-  if (!found.ok()) return found.status();
-  if (found->detached) return LogsOf(*found->detached, options);
-  if (options.attempt || options.tail) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        options.attempt ? "--attempt" : "--tail", " is for detached jobs: the launcher of ",
-        found->id, " has only the last output of the present attempt"));
+absl::Status LiveLogs(const LiveJob& job, const CommandOptions& options) {
+  std::string path =
+      absl::StrCat("/v1/jobs/", job.id, "/log?follow=", options.follow ? "true" : "false");
+  if (options.rank) absl::StrAppend(&path, "&rank=", *options.rank);
+  if (options.stream) absl::StrAppend(&path, "&stream=", *options.stream);
+  LogPrinter printer(options, IsOfAnother(job.socket));
+  const auto view = Ask(job, "/v1/jobs/" + job.id);
+  if (view.ok() && At(*view, "world_size").is_number_unsigned()) {
+    printer.SetRanks(At(*view, "world_size").get<size_t>());
   }
-  const std::optional<LiveJob>& job = found->live;
-  const std::string path = absl::StrCat("/v1/jobs/", job->id, "/ranks/", options.rank,
-                                        "/log?limit=4194304&stream=", options.stream,
-                                        options.follow ? "&follow=true" : "");
-  LogPrinter printer(options, IsOfAnother(job->socket));
+  LogFrames frames;
   absl::StatusOr<http::Answer> answer =
-      http::Stream(job->socket, path, [&](absl::string_view piece) { return printer.Add(piece); });
+      http::Stream(job.socket, path, [&](absl::string_view piece) {
+        return frames.Add(piece, [&](const LogFrames::Frame& frame) {
+          if (options.since_unix_nanos && frame.unix_nanos < *options.since_unix_nanos) return true;
+          return printer.Add(frame.stream, frame.bytes, frame.unix_nanos);
+        });
+      });
+  const absl::StatusOr<FoundJob> again = answer.ok() ? FoundJob() : FindJob(job.id);
+  if (!answer.ok() && (!again.ok() || !again->live)) {
+    return absl::UnavailableError(
+        absl::StrCat(job.id, ": its launcher, process ", job.launcher,
+                     ", was killed; its workers end with it, and this is all that it had of their "
+                     "output"));
+  }
   if (!answer.ok()) return answer.status();
   if (answer->status == 200) return absl::OkStatus();
   const Json json = Json::parse(answer->body, nullptr, /*allow_exceptions=*/false);
   const bool told = json.is_object() && json.contains("error") && json["error"].is_string();
   return absl::NotFoundError(
-      absl::StrCat(job->id, ": ",
+      absl::StrCat(job.id, ": ",
                    told ? Escape(json["error"].get<std::string>())
                         : absl::StrCat("the launcher answered with ", answer->status)));
+}
+
+absl::Status Logs(const CommandOptions& options) {
+  absl::StatusOr<FoundJob> found = FindJob(options.job);
+  if (absl::IsNotFound(found.status()))
+    return ElseByAgents(options, &AgentCommands::Logs, found.status());
+  if (!found.ok()) return found.status();
+  if (found->detached) return PrintKeptLogs(*found->detached, options);
+  if (options.attempt || options.tail) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(options.attempt ? "--attempt" : "--tail",
+                     " is for jobs that were launched with -d: the "
+                     "launcher of ",
+                     found->id, " has only the last output of the present attempt"));
+  }
+  return LiveLogs(*found->live, options);
 }
 
 // As Ctrl-C there would: the launcher ends the job, and itself when nothing is left.

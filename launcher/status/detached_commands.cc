@@ -29,11 +29,9 @@
 #include "launcher/status/agent_commands.h"
 #include "launcher/status/cells.h"
 #include "launcher/status/find_job.h"
-#include "launcher/status/log_printer.h"
 #include "launcher/status/print.h"
 #include "launcher/story/care.h"
 #include "launcher/story/find.h"
-#include "launcher/story/output.h"
 #include "launcher/story/story.h"
 
 namespace dtrain::status {
@@ -45,7 +43,6 @@ using Json = nlohmann::ordered_json;
 constexpr size_t kMostEnded = 500;
 constexpr int kPollMs = 100;
 constexpr int kStopTries = 3;
-constexpr size_t kPiece = 256 << 10;
 constexpr size_t kMostOfHost = 255;
 // --away, where nothing is started again.
 constexpr Duration kUsualAway = std::chrono::hours(1);
@@ -94,40 +91,8 @@ Json EndedJson(const detached::Jobs& jobs, const v1::JobEntry& job) {
   if (job.exit_code() >= 0) json["exit_code"] = job.exit_code();
   const auto folder = jobs.Find(job.job_id());
   const auto spec = folder.ok() ? folder->ReadSpec() : folder.status();
-  if (spec.ok()) json["command"] = story::WordsOf(*spec);
+  if (spec.ok()) json["command"] = story::ShownWordsOf(*spec);
   return json;
-}
-
-absl::Status CheckAttempt(const detached::JobFolder& job, const CommandOptions& options,
-                          const std::vector<uint32_t>& attempts) {
-  if (!options.attempt) return absl::OkStatus();
-  if (std::find(attempts.begin(), attempts.end(), *options.attempt) != attempts.end()) {
-    return absl::OkStatus();
-  }
-  return absl::NotFoundError(
-      absl::StrCat(job.id(), " has no output of an attempt ", *options.attempt, ": ",
-                   attempts.empty() ? std::string("there is none yet")
-                   : attempts.size() == 1
-                       ? absl::StrCat("only of attempt ", attempts[0])
-                       : absl::StrCat("attempts ", attempts.front(), " to ", attempts.back())));
-}
-
-absl::Status CheckRank(const detached::JobFolder& job, const CommandOptions& options,
-                       uint32_t attempt) {
-  if (!story::HasLayout(job, attempt)) return absl::OkStatus();
-  const size_t ranks = story::LayoutOf(job, attempt).ranks.size();
-  // Of an attempt that has written nothing it may not be known.
-  if (ranks == 0 || options.rank < ranks) return absl::OkStatus();
-  return absl::NotFoundError(
-      absl::StrCat(job.id(), " has no rank ", options.rank, ": it has ", Count(ranks, "rank")));
-}
-
-// The attempt behind `attempt`, if there is one by now.
-std::optional<uint32_t> Following(const detached::JobFolder& job, std::optional<uint32_t> attempt) {
-  const std::vector<uint32_t> attempts = story::AttemptsOf(job);
-  if (!attempt) return attempts.empty() ? std::nullopt : std::optional(attempts.back());
-  const auto at = std::upper_bound(attempts.begin(), attempts.end(), *attempt);
-  return at == attempts.end() ? std::nullopt : std::optional(*at);
 }
 
 absl::StatusOr<std::optional<LiveJob>> Listening(const std::string& id) {
@@ -199,58 +164,6 @@ absl::StatusOr<DetachedJobs> ListDetached(const std::set<std::string>& known, bo
   }
   std::reverse(out.running.begin(), out.running.end());
   return out;
-}
-
-absl::Status LogsOf(const detached::JobFolder& job, const CommandOptions& options) {
-  absl::Status checked = CheckAttempt(job, options, story::AttemptsOf(job));
-  if (!checked.ok()) return checked;
-  if (options.follow && !job.HasSummary()) {
-    const auto holder = job.Holder();
-    if (holder.ok() && !*holder) {
-      std::fprintf(stderr, "dtrain: %s has no launcher; dtrain attach %s starts one\n",
-                   job.id().c_str(), job.id().c_str());
-    }
-  }
-  LogPrinter printer(options, IsOfAnother(job.path()));
-  std::optional<uint32_t> attempt =
-      options.attempt ? options.attempt : Following(job, std::nullopt);
-  const detached::LogStream stream{Rank(options.rank), options.stream == "stderr"};
-  std::optional<story::OutputReader> reader;
-  bool first = true;
-  for (;;) {
-    if (checked = story::CheckThere(job); !checked.ok()) return checked;
-    const bool ended = job.HasSummary();
-    const std::optional<uint32_t> following = Following(job, attempt);
-    if (!attempt) attempt = following;
-    if (attempt && !reader && (story::HasLayout(job, *attempt) || !options.follow)) {
-      if (checked = CheckRank(job, options, *attempt); !checked.ok()) return checked;
-      reader.emplace(job.LogFolder(*attempt), stream);
-      if (options.tail && first) checked = reader->SkipToLast(*options.tail, ~uint64_t{0});
-      if (!checked.ok()) return checked;
-      first = false;
-    }
-    bool any = false;
-    if (reader) {
-      bool open = true;
-      const auto read = reader->Read(kPiece, [&](const detached::LogStream&, const std::string& b) {
-        return open = printer.Add(b);
-      });
-      if (!read.ok()) return read.status();
-      if (!open) return absl::OkStatus();  // nobody reads on
-      any = *read;
-    }
-    if (any) continue;
-    if (!options.follow) return absl::OkStatus();
-    if (reader && following && following != attempt) {
-      if (options.attempt) return absl::OkStatus();
-      std::fprintf(stderr, "dtrain: attempt %u\n", *following);
-      attempt = following;
-      reader.reset();
-      continue;
-    }
-    if (ended) return absl::OkStatus();
-    poll(nullptr, 0, kPollMs);
-  }
 }
 
 absl::Status DetachLive(const LiveJob& job, bool json) {
@@ -364,6 +277,8 @@ absl::Status StopLeftWorkers(const detached::JobFolder& job, CommandOptions opti
   const absl::Status none = absl::NotFoundError(absl::StrCat(job.id(), " has ended already"));
   const std::vector<std::string> lost = LostHosts(job);
   if (lost.empty()) return none;
+  // Without its launcher workers end with the lease.
+  if (const auto spec = job.ReadSpec(); spec.ok() && spec->foreground()) return none;
   const auto entry = job.Entry();
   if (!entry.ok()) return entry.status();
   auto launch = LaunchOf(job);

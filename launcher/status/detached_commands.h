@@ -17,7 +17,7 @@
 #include "launcher/status/command_options.h"
 #include "launcher/status/runtime_dir.h"
 
-// What ps, status, logs and stop do for detached jobs.
+// What ps, status and stop do for detached jobs.
 namespace dtrain::status {
 
 // For ps: detached jobs that run but for those of `known`, and with `all` those that have ended,
@@ -31,9 +31,6 @@ struct DetachedJobs {
 absl::StatusOr<DetachedJobs> ListDetached(const std::set<std::string>& known, bool all);
 // What a launcher's own answer does not have: its name, and who controls and who supervises it.
 void AddFromFolder(const nlohmann::ordered_json& told, nlohmann::ordered_json& job);
-
-// Prints a rank's output from the job's folder.
-absl::Status LogsOf(const detached::JobFolder& job, const CommandOptions& options);
 
 // Has a launcher hand its job over to one without a terminal, and waits until that one has it.
 absl::Status DetachLive(const LiveJob& job, bool json);

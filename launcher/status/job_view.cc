@@ -161,7 +161,12 @@ Json RankView(const report::JobFacts& facts, Rank number, const Pids& pids, cons
 Json OrderView(const LogTails& logs, Rank rank) {
   Json json = Json::array();
   for (const LogTails::Run& run : logs.Order(rank)) {
-    json.push_back({run.stream == v1::STREAM_KIND_STDERR ? "stderr" : "stdout", run.end});
+    const char* name = run.stream == v1::STREAM_KIND_STDERR ? "stderr" : "stdout";
+    if (!json.empty() && json.back()[0] == name) {
+      json.back()[1] = run.end;  // the same stream, later
+    } else {
+      json.push_back({name, run.end});
+    }
   }
   return json;
 }

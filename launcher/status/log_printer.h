@@ -1,17 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
 #include <string>
 
 #include "absl/strings/string_view.h"
+#include "common/base/ids.h"
+#include "launcher/detached/log_segments.h"
 #include "launcher/output/line_splitter.h"
 #include "launcher/status/command_options.h"
 
 namespace dtrain::status {
 
-// What `dtrain logs` puts on stdout: the bytes as they were written or, with --json, each line as
-// an object of `rank`, `stream` and `line`, in which bytes that are no UTF-8 are U+FFFD. The last
-// line may have no end.
+// What `dtrain logs` prints. Of one rank its bytes as they were written, on stdout and stderr as it
+// wrote them, or one stream of it on stdout. Of several ranks lines on stdout, each with its rank,
+// "[3] ", and its stream if that is stderr, "[3 stderr] ". With --json each line as an object of
+// `rank`, `stream` and `line`, in which bytes that are no UTF-8 are U+FFFD. The last line may have
+// no end.
 class LogPrinter {
  public:
   // `of_another`: it is somebody else's job, whose output can do nothing to our terminal unless
@@ -20,15 +28,32 @@ class LogPrinter {
   ~LogPrinter();
   LogPrinter(const LogPrinter&) = delete;
   LogPrinter& operator=(const LogPrinter&) = delete;
-  // False: stdout takes no more.
-  bool Add(absl::string_view piece);
+
+  // That the job has, once that is known. Until then several.
+  void SetRanks(size_t ranks) { ranks_ = ranks; }
+  // `unix_nanos`: when it came; 0: not known. False: stdout takes no more.
+  bool Add(const detached::LogStream& stream, absl::string_view piece, int64_t unix_nanos = 0);
+  // Lines without an end, too: of one rank, or all.
+  void Flush(std::optional<Rank> rank = std::nullopt);
 
  private:
-  void PrintLine(absl::string_view line) const;
+  struct Open {
+    output::LineSplitter lines;
+    int64_t unix_nanos = 0;  // when the line began that has not ended
+    std::string rest;        // of a character, not complete
+  };
+
+  bool has_tags() const { return !options_.rank && ranks_ != 1; }
+  bool makes_lines() const { return options_.json || options_.timestamps || has_tags(); }
+  void PrintBytes(const detached::LogStream& stream, absl::string_view bytes) const;
+  void PrintLine(const detached::LogStream& stream, absl::string_view line, bool ended,
+                 int64_t unix_nanos) const;
+
   const CommandOptions& options_;
+  const bool is_terminal_;
   const bool shows_escapes_;
-  output::LineSplitter lines_;  // --json
-  std::string rest_;            // of a character, not complete
+  size_t ranks_ = 0;
+  std::map<detached::LogStream, Open> open_;
 };
 
 // Whether a job's folder or socket is another user's.

@@ -6,6 +6,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -26,7 +27,11 @@ class LogTails {
   static constexpr size_t kMostBytes = size_t{64} << 20;
   static constexpr size_t kMostPerStream = size_t{1} << 20;
   static constexpr size_t kLeastPerStream = size_t{16} << 10;
-  static constexpr size_t kMostRuns = 256;
+  // Of a rank; of very many ranks fewer.
+  static constexpr size_t kMostRuns = 4096;
+  static constexpr size_t kLeastRuns = 256;
+  // What comes of one stream so long after its run began is another run.
+  static constexpr int64_t kRunNanos = 100'000'000;
 
   // Bytes of the stream that are kept: offsets [begin, end).
   struct Range {
@@ -36,20 +41,33 @@ class LogTails {
 
   // Before the first Append.
   void SetWorldSize(uint32_t world_size);
-  void Append(Rank rank, v1::StreamKind stream, absl::string_view bytes);
+  void Append(Rank rank, v1::StreamKind stream, absl::string_view bytes, int64_t unix_nanos = 0);
   // Nothing more comes, of any rank: feeds end when they have told all.
   void EndAll();
 
   Range range(Rank rank, v1::StreamKind stream) const;
-  // In which order what is kept of both streams has come: of each run of bytes the stream, and the
-  // offset at its end. Of a rank that changes between them often, the last runs only.
+  // In which order, and when, what is kept of both streams has come. Of a rank that changes between
+  // them often, or writes all the time, the last runs only.
   struct Run {
     v1::StreamKind stream;
     uint64_t end;
+    uint64_t begin = 0;
+    int64_t unix_nanos = 0;
   };
   std::vector<Run> Order(Rank rank) const;
   // Up to `limit` bytes from `offset` on; empty where none are kept.
   std::string Read(Rank rank, v1::StreamKind stream, uint64_t offset, size_t limit) const;
+  // All ranks with kept output, ascending.
+  std::vector<Rank> Ranks() const;
+  // Output of several streams in one feed: of each piece a line "RANK stdout|stderr UNIX_NANOS
+  // SIZE" (0: when it came is not known), and its bytes. First what is kept, rank by rank, then
+  // what comes. With `follow` until EndAll, else up to what there is now.
+  struct Which {
+    std::optional<Rank> rank = {};
+    std::optional<v1::StreamKind> stream = {};
+    bool follow = false;
+  };
+  std::unique_ptr<http::Feed> FollowAll(const Which& which);
   // What comes from `offset` on, until EndAll. A reader that falls behind what is kept is told how
   // many bytes it has missed, and goes on from there. Outlives neither this nor a later EndAll's
   // readers.
@@ -57,6 +75,7 @@ class LogTails {
 
  private:
   class TailFeed;
+  class AllFeed;
   struct Stream {
     std::deque<std::string> pieces;
     Range range;
@@ -66,11 +85,18 @@ class LogTails {
 
   const Stream* Find(Rank rank, v1::StreamKind stream) const;
   Stream& Make(Rank rank, v1::StreamKind stream);
+  void WakeAllFeeds();
   static std::string Read(const Stream& stream, uint64_t offset, size_t limit);
 
   std::map<StreamId, Stream> streams_;
-  std::map<uint32_t, std::deque<Run>> order_;
+  struct Runs {
+    std::deque<Run> kept;
+    uint64_t dropped = 0;  // before them
+  };
+  std::map<uint32_t, Runs> order_;
+  std::vector<AllFeed*> all_feeds_;
   size_t per_stream_ = kMostPerStream;
+  size_t most_runs_ = kMostRuns;
   bool ended_ = false;
 };
 

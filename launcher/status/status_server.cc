@@ -152,6 +152,7 @@ http::Response StatusServer::AnswerJob(const std::vector<std::string>& parts,
   if (parts.size() == 4 && parts[3] == "events") return AnswerEvents(target);
   if (parts.size() == 4 && parts[3] == "series") return AnswerSeries(target);
   if (parts.size() == 4 && parts[3] == "gpus") return AnswerGpus(target);
+  if (parts.size() == 4 && parts[3] == "log") return AnswerLogs(target);
   if (parts[3] != "ranks") return NotFound();
   if (parts.size() == 4) return http::JsonResponse({{"ranks", RanksView(facts_(), pids_, logs_)}});
   uint32_t rank = 0;
@@ -183,6 +184,29 @@ http::Response StatusServer::AnswerLog(uint32_t rank, const http::Target& target
     return http::ErrorResponse(410, absl::StrCat("only bytes from ", range.begin, " on are kept"));
   }
   response.body = logs_.Read(Rank(rank), kind, offset, query->limit);
+  return response;
+}
+
+// The output of all ranks, or some of it, in one answer.
+http::Response StatusServer::AnswerLogs(const http::Target& target) {
+  LogTails::Which which;
+  const auto follow = http::Flag(target, "follow");
+  if (!follow.ok()) return BadParameter(follow.status());
+  which.follow = *follow;
+  const auto rank = http::Number(target, "rank");
+  if (!rank.ok()) return BadParameter(rank.status());
+  if (*rank && **rank >= facts_().ranks.size()) {
+    return http::ErrorResponse(404, "the job has no such rank");
+  }
+  if (*rank) which.rank = Rank(static_cast<uint32_t>(**rank));
+  const auto query = http::ParseLogQuery(target);
+  if (!query.ok()) return BadParameter(query.status());
+  if (target.query.count("stream") != 0) {
+    which.stream = query->of_stderr ? v1::STREAM_KIND_STDERR : v1::STREAM_KIND_STDOUT;
+  }
+  http::Response response;
+  response.content_type = "application/octet-stream";
+  response.feed = logs_.FollowAll(which);
   return response;
 }
 

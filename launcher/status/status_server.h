@@ -74,6 +74,7 @@ class StatusServer {
   http::Response Detach(const absl::Status& may);
   http::Response AnswerJob(const std::vector<std::string>& parts, const http::Target& target);
   http::Response AnswerLog(uint32_t rank, const http::Target& target);
+  http::Response AnswerLogs(const http::Target& target);
   http::Response AnswerColumns(const http::Target& target);
   http::Response AnswerEvents(const http::Target& target);
   http::Response AnswerSeries(const http::Target& target);

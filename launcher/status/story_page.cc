@@ -37,6 +37,17 @@ std::string Words(const Json& list) {
   return absl::StrJoin(words, " ");
 }
 
+// Before the command, as a shell takes them.
+std::string VariablesOf(const Json& story) {
+  const Json& variables = At(story, "flag_variables");
+  std::string out;
+  if (!variables.is_object()) return out;
+  for (const auto& [name, value] : variables.items()) {
+    absl::StrAppend(&out, Text(Json(name)), "=", Text(value, kLongText), " ");
+  }
+  return out;
+}
+
 std::string HolderOf(const Json& story) {
   const Json& holder = At(story, "held_by");
   if (holder.is_object()) {
@@ -113,7 +124,7 @@ std::string StoryPage(const Json& story) {
   } else if (At(story, "attempt").is_number_unsigned() && At(story, "attempt") != Json(0u)) {
     absl::StrAppend(&out, ", attempt ", Text(At(story, "attempt")));
   }
-  absl::StrAppend(&out, "\n", Words(At(story, "command")), "\n\n");
+  absl::StrAppend(&out, "\n", VariablesOf(story), Words(At(story, "command")), "\n\n");
   std::vector<Row> rows;
   const auto add = [&rows](const char* title, std::string text) {
     if (!text.empty() && text != "-") rows.push_back({title, std::move(text)});
@@ -130,6 +141,7 @@ std::string StoryPage(const Json& story) {
     add("stop asked by",
         absl::StrCat(Text(At(stop, "by"), kLongText), when.empty() ? "" : ", ", when));
   }
+  if (At(story, "on_end_runs") == Json(true)) add("--on-end", "still runs");
   if (At(story, "keep") == Json(true)) {
     add("kept", absl::StrCat("until dtrain rm ", Text(At(story, "id"))));
   }

@@ -33,33 +33,6 @@ std::string BlockAt(const std::string& path, uint64_t offset, uint64_t size) {
   return bytes;
 }
 
-// Where the last `lines` lines begin. A last line without an end is one, too.
-uint64_t BeginOfLast(const std::string& folder, const detached::LogStream& stream,
-                     const std::vector<detached::LogSegment>& segments, uint64_t lines,
-                     uint64_t most_bytes) {
-  const uint64_t end = segments.back().end();
-  if (lines == 0) return end;
-  uint64_t found = 0;
-  for (auto segment = segments.rbegin(); segment != segments.rend(); ++segment) {
-    const std::string path =
-        absl::StrCat(folder, "/", detached::SegmentName(stream, segment->begin));
-    for (uint64_t at = segment->size; at > 0;) {
-      const uint64_t size = std::min(at, kBlock);
-      at -= size;
-      const std::string block = BlockAt(path, at, size);
-      for (size_t i = block.size(); i > 0; --i) {
-        const uint64_t behind = segment->begin + at + i;
-        if (block[i - 1] != '\n' || behind == end) continue;
-        if (++found == lines) return behind;
-      }
-      if (end - (segment->begin + at) >= most_bytes) return segment->begin + at;
-    }
-    const bool is_whole = segment + 1 == segments.rend() || (segment + 1)->end() == segment->begin;
-    if (!is_whole) return segment->begin;  // what comes before is gone
-  }
-  return segments.front().begin;
-}
-
 uint32_t WholeIn(const Json& json, const char* key) {
   const auto at = json.is_object() ? json.find(key) : json.end();
   if (!json.is_object() || at == json.end() || !at->is_number_unsigned()) return 0;
@@ -100,6 +73,32 @@ void FromSummary(const std::string& text, output::Layout& layout) {
 }
 
 }  // namespace
+
+uint64_t BeginOfLast(const std::string& folder, const detached::LogStream& stream,
+                     const std::vector<detached::LogSegment>& segments, uint64_t lines,
+                     uint64_t most_bytes) {
+  const uint64_t end = segments.back().end();
+  if (lines == 0) return end;
+  uint64_t found = 0;
+  for (auto segment = segments.rbegin(); segment != segments.rend(); ++segment) {
+    const std::string path =
+        absl::StrCat(folder, "/", detached::SegmentName(stream, segment->begin));
+    for (uint64_t at = segment->size; at > 0;) {
+      const uint64_t size = std::min(at, kBlock);
+      at -= size;
+      const std::string block = BlockAt(path, at, size);
+      for (size_t i = block.size(); i > 0; --i) {
+        const uint64_t behind = segment->begin + at + i;
+        if (block[i - 1] != '\n' || behind == end) continue;
+        if (++found == lines) return behind;
+      }
+      if (end - (segment->begin + at) >= most_bytes) return segment->begin + at;
+    }
+    const bool is_whole = segment + 1 == segments.rend() || (segment + 1)->end() == segment->begin;
+    if (!is_whole) return segment->begin;  // what comes before is gone
+  }
+  return segments.front().begin;
+}
 
 std::vector<uint32_t> AttemptsOf(const detached::JobFolder& job) {
   std::vector<uint32_t> attempts;

@@ -29,6 +29,12 @@ bool HasLayout(const detached::JobFolder& job, uint32_t attempt);
 // it has at least the ranks that have files.
 output::Layout LayoutOf(const detached::JobFolder& job, uint32_t attempt);
 
+// The offset at which the last `lines` lines of a stream begin, or about the last `most_bytes` of
+// it. A last line without an end is one, too.
+uint64_t BeginOfLast(const std::string& folder, const detached::LogStream& stream,
+                     const std::vector<detached::LogSegment>& segments, uint64_t lines,
+                     uint64_t most_bytes);
+
 // Reads the output of one attempt, also while it is written. Calls may block.
 class OutputReader {
  public:

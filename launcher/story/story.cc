@@ -13,6 +13,7 @@
 #include "launcher/detached/supervisor.h"
 #include "launcher/report/read_result.h"
 #include "launcher/story/find.h"
+#include "launcher/story/masked.h"
 
 namespace dtrain::story {
 namespace {
@@ -43,7 +44,13 @@ Json SupervisorJson(const detached::Supervision& by) {
 
 void AddSpec(const v1::Spec& spec, Json& json) {
   json["name"] = spec.name();
-  json["command"] = WordsOf(spec);
+  json["command"] = ShownWordsOf(spec);
+  if (spec.flag_variables_size() > 0) {
+    Json& variables = json["flag_variables"] = Json::object();
+    for (const v1::EnvVar& variable : spec.flag_variables()) {
+      variables[variable.name()] = MaskedValue(variable.name(), variable.value());
+    }
+  }
   json["working_directory"] = spec.working_directory();
   json["user"] = spec.user();
   json["launched_on"] = spec.accepted_by().host();
@@ -51,6 +58,7 @@ void AddSpec(const v1::Spec& spec, Json& json) {
   if (!spec.key().empty()) json["key"] = spec.key();
   if (spec.keep()) json["keep"] = true;
   json["build"] = spec.build();
+  if (spec.foreground()) json["foreground"] = true;
 }
 
 void AddJournal(const v1::JournalState& state, Json& json) {
@@ -74,6 +82,7 @@ void AddJournal(const v1::JournalState& state, Json& json) {
                     {"unix_seconds", Seconds(state.stop().unix_nanos())}};
   }
   if (state.has_time_limit()) json["time_limit_reached"] = true;
+  if (state.hooks_begun() > 0) json["on_end_runs"] = !state.has_hook();
   if (state.has_verdict()) {
     json["exit_code"] = state.verdict().exit_code();
     if (!state.verdict().message().empty()) json["message"] = state.verdict().message();
@@ -93,7 +102,8 @@ void AddSummary(const std::string& text, Json& json) {
   if (const auto verdict = summary.find("verdict");
       verdict != summary.end() && verdict->is_object()) {
     const auto kind = verdict->find("kind");
-    if (kind != verdict->end() && *kind == "signal") json["stop"] = {{"by", "SIGTERM"}};
+    const bool detached = !json.contains("foreground");
+    if (detached && kind != verdict->end() && *kind == "signal") json["stop"] = {{"by", "SIGTERM"}};
   }
   Json hosts = Json::array();
   if (const auto nodes = summary.find("nodes"); nodes != summary.end() && nodes->is_array()) {
@@ -140,6 +150,8 @@ std::vector<std::string> WordsOf(const v1::Spec& spec) {
   if (!words.empty() && fs::path(words[0]).filename() == "dtrain") words.erase(words.begin());
   return words;
 }
+
+std::vector<std::string> ShownWordsOf(const v1::Spec& spec) { return MaskedWords(WordsOf(spec)); }
 
 std::optional<absl::Time> LastSign(const detached::JobFolder& job) {
   std::optional<absl::Time> last;

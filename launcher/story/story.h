@@ -24,6 +24,8 @@ absl::string_view PhaseName(v1::JournalState::Phase phase);
 
 // The words of its command line, without the program's own name.
 std::vector<std::string> WordsOf(const v1::Spec& spec);
+// As they may be shown (MaskedWords).
+std::vector<std::string> ShownWordsOf(const v1::Spec& spec);
 
 // When the job's last launcher was last seen to do something, if it ever was.
 std::optional<absl::Time> LastSign(const detached::JobFolder& job);

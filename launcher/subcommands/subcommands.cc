@@ -65,6 +65,7 @@ int LaunchAs(const Program& program, const Args& args) {
   }
   auto command = cli::ParseLaunch(faces::LaunchWords(*translation), surroundings);
   if (!command.ok()) return UsageError(command.status());
+  command->launch.detach.words = args;  // for dtrain rerun
   return program.launch(std::move(command->launch), &*translation, nullptr);
 }
 
@@ -165,17 +166,17 @@ constexpr Subcommand kAll[] = {
     {"status", "show a job and its ranks", status::PageOf, Status},
     {"top", "like status, refreshed every second", status::PageOf, Status},
     {"page", "show a job in a web browser", status::PageOf, Status},
-    {"logs", "print recent output of a rank; -f follows it", status::PageOf, Status},
+    {"logs", "print the output of a job; -f follows it", status::PageOf, Status},
     {"stop", "end a job", status::PageOf, Status},
     {"detach", "let a job go on without its terminal", status::PageOf, Status},
     {"migrate", "move a detached job's launcher to another machine", migrate::PageOf, Migrate},
     {"attach", "follow a detached job until it ends", history::PageOf, History},
     {"wait", "wait until detached jobs have ended", history::PageOf, History},
-    {"history", "list detached jobs that have ended", history::PageOf, History},
-    {"show", "show all of a detached job, running or ended", history::PageOf, History},
-    {"rerun", "launch a detached job again", history::PageOf, History},
-    {"rm", "remove detached jobs that have ended", history::PageOf, History},
-    {"prune", "remove old detached jobs", history::PageOf, History},
+    {"history", "list jobs that have ended", history::PageOf, History},
+    {"show", "show all of a job, running or ended", history::PageOf, History},
+    {"rerun", "launch a job again", history::PageOf, History},
+    {"rm", "remove jobs that have ended", history::PageOf, History},
+    {"prune", "remove old jobs", history::PageOf, History},
     {"resume", "be the launcher of a job that has none", ResumePage, Resume},
     {"nodes", "show hosts: their cores, GPUs and jobs", status::PageOf, Status},
     {"bench", "measure communication and scaling", BenchPage, Bench},

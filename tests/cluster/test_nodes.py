@@ -201,7 +201,8 @@ def test_the_next_agent_tells_of_jobs_of_the_one_before(cluster, agents):
     assert rank_states() == ["running", "ended"]
     after = json.loads(dtrain(host, "status", "--json").stdout)
     assert after["ranks"][0]["pid"] == pid and after["job"]["command"][0] == "sh", after
-    assert dtrain(host, "logs").stdout == "up 0\n"
+    assert dtrain(host, "logs", "--rank", "0").stdout == "up 0\n"
+    assert dtrain(host, "logs").stdout == "[0] up 0\n[1] up 1\n"
     assert dtrain(host, "stop", launching.only_job(host)).returncode == 0
     assert launch.wait(20).code == 143
 

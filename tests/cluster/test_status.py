@@ -63,7 +63,8 @@ def test_logs_are_told_and_followed_to_the_end(cluster):
     launch.wait_for("up", count=4)
     assert dtrain(cluster, "logs", "--rank", "1").stdout == "up\n"
     in_json = dtrain(cluster, "logs", "--rank", "1", "--json").stdout.splitlines()
-    assert [json.loads(line) for line in in_json] == [{"rank": 1, "stream": "stdout", "line": "up"}]
+    assert sorted((json.loads(line) for line in in_json), key=lambda each: each["stream"]) == [
+        {"rank": 1, "stream": "stderr", "line": "first"}, {"rank": 1, "stream": "stdout", "line": "up"}]
     follower = hosts.launching.Launch(cluster.head, [DTRAIN, "logs", "-f", "--rank=1"])
     errors = hosts.launching.Launch(
         cluster.head, [DTRAIN, "logs", "-f", "--rank=1", "--stream=stderr"])

@@ -137,7 +137,7 @@ def come_back(shell, job):
     assert all(re.search(rf"^{rank} +node{rank} +\d+ +running", status, re.M) for rank in range(4)), status
     shown = told(shell, "show night")
     assert f"{job.id} (night): running\n" in shown and f"\n{LAUNCH[len('dtrain '):]}\n" in shown, shown
-    assert told(shell, "history") == "no detached job has ended\n"
+    assert told(shell, "history") == "no job has ended\n"
     code, printed = shell.run("dtrain rm night")
     assert code == 1 and f"{job.id} has not ended: `dtrain stop {job.id}` ends it" in printed, printed
     code, printed = shell.run("dtrain wait --timeout 100ms night")
@@ -232,7 +232,7 @@ def again(cluster, shell, job):
     second = Job(cluster, printed.splitlines()[-1])
     assert second.id != job.id and shell.run("dtrain wait night") == (0, f"dtrain: {second.id} has ended with exit code 0\n")
     after = int(STEP.findall(job.output(0, attempt=1).decode())[-1][0])
-    assert told(shell, "logs night").startswith(f"rank 0 of 4 on node0, attempt 0, goes on after step {after}\n"
+    assert told(shell, "logs -r0 night").startswith(f"rank 0 of 4 on node0, attempt 0, goes on after step {after}\n"
                                                 f"step {after + 1}, loss ")
     second.wait(10)
     return second
@@ -259,4 +259,4 @@ def test_a_night(cluster, private, project, terminal):  # noqa: F811
     second = again(cluster, shell, job)
     assert told(shell, f"rm night {job.id}") == ""
     assert not job.folder.exists() and not second.folder.exists()
-    assert told(shell, "history") == "no detached job has ended\n"
+    assert told(shell, "history") == "no job has ended\n"

@@ -376,6 +376,33 @@ TEST_F(JobsTest, AnEndedJobHasNoSecretsAndNoJournal) {
   EXPECT_GT(entry.bytes(), 0);
 }
 
+// Launches in a loop cost no detached job its output.
+TEST_F(JobsTest, JobsThatEndedWhereTheyWereLaunchedAreCountedByThemselves) {
+  const auto add = [&](const std::string& id, bool foreground) {
+    v1::Spec spec;
+    spec.set_job_id(id);
+    spec.add_argv("launch");
+    spec.set_foreground(foreground);
+    const absl::Status added = jobs_.AddEnded(id, [&](const JobFolder& draft) {
+      const absl::Status written = draft.WriteSummary("{\"exit_code\": 0}");
+      return written.ok() ? os::ReplaceFile(draft.path() + "/spec", spec.SerializeAsString())
+                          : written;
+    });
+    ASSERT_TRUE(added.ok()) << added;
+  };
+  add("dtrain-detached", false);
+  for (int i = 0; i < 5; ++i) add(absl::StrCat("dtrain-", i), true);
+  Retention keep;
+  keep.jobs = 3;
+  const auto gone = jobs_.Prune(keep, absl::Now());
+  ASSERT_TRUE(gone.ok()) << gone.status();
+  EXPECT_THAT(*gone, testing::ElementsAre("dtrain-0", "dtrain-1"));
+  keep.bytes = 0;
+  const auto all = jobs_.Prune(keep, absl::Now());
+  ASSERT_TRUE(all.ok()) << all.status();
+  EXPECT_THAT(*all, testing::ElementsAre("dtrain-2", "dtrain-3", "dtrain-4", "dtrain-detached"));
+}
+
 // Its launcher was killed between the summary and the end of --on-end: somebody must do the rest.
 TEST_F(JobsTest, AJobWithSomethingLeftToDoIsNotSettledByOthers) {
   const JobFolder job = Accept(Spec("a"));
@@ -667,6 +694,11 @@ TEST(StatePlace, IsTheUsersOwn) {
   EXPECT_EQ(*Jobs::UsualPlace(), home + "/.local/state/dtrain");
   setenv("XDG_STATE_HOME", home.c_str(), 1);
   EXPECT_EQ(*Jobs::UsualPlace(), home + "/dtrain");
+  // One that does not exist yet is made.
+  setenv("XDG_STATE_HOME", (home + "/new/state").c_str(), 1);
+  EXPECT_EQ(*Jobs::UsualPlace(), home + "/new/state/dtrain");
+  EXPECT_TRUE(Jobs(*Jobs::UsualPlace()).Prepare().ok());
+  EXPECT_TRUE(fs::exists(home + "/new/state/dtrain/jobs"));
   // Relative ones do not count, nor those of others, as after sudo.
   setenv("XDG_STATE_HOME", "state", 1);
   EXPECT_EQ(*Jobs::UsualPlace(), home + "/.local/state/dtrain");

@@ -17,7 +17,7 @@ using testing::StartsWith;
 class CommandsTest : public JobsTest {};
 
 TEST_F(CommandsTest, HistoryListsEndedJobsTheLastFirst) {
-  EXPECT_EQ(Run({"history"}).out, "no detached job has ended\n");
+  EXPECT_EQ(Run({"history"}).out, "no job has ended\n");
   End(Accept("dtrain-one", "first"), 0);
   const auto two = Accept("dtrain-two");
   End(two, 7);
@@ -208,7 +208,7 @@ TEST_F(CommandsTest, OnlyEndedJobsAreRemoved) {
   EXPECT_THAT(ran.err, AllOf(HasSubstr("dtrain-runs has not ended"), HasSubstr("no job \"none\"")));
   EXPECT_TRUE(fs::exists(runs.path()));
   EXPECT_FALSE(fs::exists(ended.path()));
-  EXPECT_EQ(Run({"history"}).out, "no detached job has ended\n");
+  EXPECT_EQ(Run({"history"}).out, "no job has ended\n");
 }
 
 TEST_F(CommandsTest, PruneSaysHowManyWent) {
@@ -314,6 +314,66 @@ TEST_F(CommandsTest, WhatIsDamagedIsNamed) {
   EXPECT_THAT(ran.err, HasSubstr("lost+found/dtrain-spoilt"));
   EXPECT_FALSE(fs::exists(spoilt.path()));
   EXPECT_EQ(Run({"attach", "spoilt"}).code, 1);
+}
+
+// Lists and pages are copied into tickets.
+TEST_F(CommandsTest, ValuesOfVariablesAreMasked) {
+  v1::Spec spec;
+  spec.set_job_id("dtrain-abc");
+  for (const char* word : {"launch", "-x", "WANDB_API_KEY=hush", "-x", "NCCL_DEBUG=INFO", "true"}) {
+    spec.add_argv(word);
+  }
+  v1::EnvVar& flag = *spec.add_flag_variables();
+  flag.set_name("DTRAIN_MAX_RESTARTS");
+  flag.set_value("3");
+  v1::EnvVar& exported = *spec.add_flag_variables();
+  exported.set_name("DTRAIN_EXPORT");
+  exported.set_value("TOKEN=hush");
+  spec.set_working_directory(dir_ + "/work");
+  const auto job = jobs_->Accept(spec);
+  ASSERT_TRUE(job.ok()) << job.status();
+  for (const bool ended : {false, true}) {
+    if (ended) End(job->folder, 0);
+    for (const Strings& args : std::vector<Strings>{{"history", "--json"},
+                                                    {"history"},
+                                                    {"show", "dtrain-abc"},
+                                                    {"show", "--json", "dtrain-abc"},
+                                                    {"ps", "-a"},
+                                                    {"ps", "-a", "--json"},
+                                                    {"status", "dtrain-abc"}}) {
+      const std::string out = Run(args).out;
+      EXPECT_THAT(out, Not(HasSubstr("hush"))) << args[0];
+      if (ended || args[0] != "history") {
+        EXPECT_THAT(out, HasSubstr("WANDB_API_KEY=***")) << args[0];
+      }
+    }
+    EXPECT_THAT(Run({"show", "dtrain-abc"}).out,
+                HasSubstr("DTRAIN_MAX_RESTARTS=3 DTRAIN_EXPORT=*** launch -x WANDB_API_KEY=*** -x "
+                          "NCCL_DEBUG=INFO true\n"));
+  }
+}
+
+TEST_F(CommandsTest, ADamagedJobIsRemovedByForce) {
+  const auto job = Accept("dtrain-abc");
+  End(job, 0);
+  std::ofstream(job.path() + "/spec") << "?";
+  Ran ran = Run({"rm", "dtrain-abc"});
+  EXPECT_EQ(ran.code, 207);
+  EXPECT_THAT(ran.err, HasSubstr("`dtrain rm --force dtrain-abc` removes it nevertheless"));
+  ran = Run({"rm", "--force", "dtrain-abc"});
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  EXPECT_FALSE(fs::exists(job.path()));
+
+  // Whose launcher lives, is not.
+  const auto running = Accept("dtrain-def");
+  {
+    const os::FileLock lock = Hold(running);
+    EXPECT_EQ(Run({"rm", "--force", "dtrain-def"}).code, 1);
+    EXPECT_TRUE(fs::exists(running.path()));
+  }
+  EXPECT_EQ(Run({"rm", "dtrain-def"}).code, 1);
+  EXPECT_EQ(Run({"rm", "--force", "dtrain-def"}).code, 0);
+  EXPECT_FALSE(fs::exists(running.path()));
 }
 
 // With a command line that no launcher can carry out: it says so, or ends the job.

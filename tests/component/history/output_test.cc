@@ -2,6 +2,7 @@
 // What `dtrain attach` and `dtrain logs` show of a detached job's output.
 #include <nlohmann/json.hpp>
 
+#include "launcher/detached/log_times.h"
 #include "tests/component/history/jobs_fixture.h"
 
 namespace dtrain::history {
@@ -202,10 +203,12 @@ TEST_F(OutputTest, LogsAreThoseOfOneRank) {
   Write(job, 1, "later\n", false, 1);
   for (const bool ended : {false, true}) {
     if (ended) End(job, 7);
-    EXPECT_EQ(Run({"logs", "--attempt", "0", "train"}).out, Lines(0, 5000));
-    EXPECT_EQ(Run({"logs", "--attempt", "0", "--tail", "3", "train"}).out, Lines(4997, 5000));
-    EXPECT_EQ(Run({"logs", "--attempt", "0", "--rank", "1", "--tail", "100", "dtrain-abc"}).out,
-              "out\n");
+    EXPECT_EQ(Run({"logs", "--attempt", "0", "-r0", "train"}).out, Lines(0, 5000));
+    EXPECT_EQ(Run({"logs", "--attempt", "0", "-r0", "--tail", "3", "train"}).out,
+              Lines(4997, 5000));
+    const Ran both = Run({"logs", "--attempt", "0", "--rank", "1", "--tail", "100", "dtrain-abc"});
+    EXPECT_EQ(both.out, "out\n");
+    EXPECT_EQ(both.err, "err");
     EXPECT_EQ(Run({"logs", "--attempt=0", "-r1", "--stream=stderr", "--tail=1", "dtrain-abc"}).out,
               "err");
     EXPECT_EQ(Run({"logs", "-r1", "dtrain-abc"}).out, "later\n");
@@ -221,12 +224,95 @@ TEST_F(OutputTest, LogsAreThoseOfOneRank) {
   EXPECT_EQ(Run({"logs", "--tail", "x", "dtrain-abc"}).code, 2);
 }
 
+TEST_F(OutputTest, LogsHaveAllRanksAndBothStreamsTheFailedRankFirst) {
+  const auto job = Accept("dtrain-abc");
+  Runs(job);
+  Write(job, 0, "zero\n");
+  Write(job, 1, "one\nno end");
+  Write(job, 1, "it went wrong\n", true);
+  {
+    const os::FileLock lock = Hold(job);
+    EXPECT_EQ(Run({"logs", "dtrain-abc"}).out,
+              "[0] zero\n[1] one\n[1 stderr] it went wrong\n[1] no end\n");
+    EXPECT_EQ(Run({"logs", "--stream", "stderr", "dtrain-abc"}).out, "[1 stderr] it went wrong\n");
+    EXPECT_EQ(Run({"logs", "--tail", "1", "dtrain-abc"}).out,
+              "[0] zero\n[1 stderr] it went wrong\n[1] no end\n");
+  }
+  End(job, 7);
+  EXPECT_EQ(Run({"logs", "dtrain-abc"}).out,
+            "[1] one\n[1 stderr] it went wrong\n[1] no end\n[0] zero\n");
+  EXPECT_THAT(Run({"logs", "--json", "dtrain-abc"}).out,
+              HasSubstr(R"({"rank":1,"stream":"stderr","line":"it went wrong"})"));
+}
+
+TEST_F(OutputTest, LogsHaveTheTimesAndTheOrderInWhichLinesCame) {
+  const auto job = Accept("dtrain-abc");
+  Runs(job);
+  const int64_t second = 1'000'000'000;
+  const int64_t begin = 1764205000 * second;  // 2025-11-27 00:56:40 UTC
+  detached::TimesWriter times;
+  const auto came = [&](const std::string& text, bool is_stderr, uint64_t offset, int64_t after) {
+    Write(job, 1, text, is_stderr);
+    detached::AddTimes(job.LogFolder(0),
+                       times.Note({Rank(1), is_stderr}, offset, begin + after * second));
+  };
+  came("a\nb, ", false, 0, 0);
+  came("oops\n", true, 0, 10);
+  came("in two\nc\n", false, 5, 20);
+  Write(job, 0, "of an older version\n");
+  End(job, 0);
+  EXPECT_EQ(Run({"logs", "-t", "dtrain-abc"}).out,
+            "-                       [0] of an older version\n"
+            "2025-11-27T00:56:40.000 [1] a\n"
+            "2025-11-27T00:56:50.000 [1 stderr] oops\n"
+            "2025-11-27T00:56:40.000 [1] b, in two\n"
+            "2025-11-27T00:57:00.000 [1] c\n");
+  EXPECT_EQ(Run({"logs", "--since", "2025-11-27 00:56:45", "-r1", "dtrain-abc"}).out,
+            "in two\nc\n");
+  EXPECT_EQ(Run({"logs", "--since", "2025-11-27T00:56:55Z", "dtrain-abc"}).out,
+            "[1] in two\n[1] c\n");
+  EXPECT_EQ(Run({"logs", "--since", "10m", "dtrain-abc"}).out, "");
+  EXPECT_THAT(Run({"logs", "-t", "--json", "-r1", "--tail", "1", "dtrain-abc"}).out,
+              HasSubstr(R"("line":"oops","unix_seconds":1764205010.0})"));
+  const Ran ran = Run({"logs", "--since", "yesterday", "dtrain-abc"});
+  EXPECT_EQ(ran.code, 2);
+  EXPECT_THAT(ran.err, HasSubstr("\"yesterday\" is neither a duration"));
+}
+
+TEST_F(OutputTest, FollowersLearnThatNobodyHasTheJobAnyMore) {
+  const auto job = Accept("dtrain-abc");
+  Runs(job);
+  Write(job, 0, "one\n");
+  {
+    const os::FileLock lock = Hold(job);
+    Program program = Start({"logs", "-f", "dtrain-abc"});
+    ASSERT_TRUE(program.Prints("[0] one\n"));
+    EXPECT_THAT(program.err, Not(HasSubstr("launcher")));
+  }
+  Program program = Start({"logs", "-f", "dtrain-abc"});
+  EXPECT_TRUE(program.Prints("dtrain: dtrain-abc has no launcher since ")) << program.err;
+  EXPECT_TRUE(program.Prints("`dtrain attach dtrain-abc` starts one")) << program.err;
+  Write(job, 0, "two\n");
+  EXPECT_TRUE(program.Prints("[0] two\n"));
+}
+
+TEST_F(OutputTest, FollowersLearnThatTheLauncherWasKilled) {
+  const auto job = Accept("dtrain-abc");
+  Runs(job);
+  Write(job, 0, "one\n");
+  std::optional<os::FileLock> lock = Hold(job);
+  Program program = Start({"logs", "-f", "dtrain-abc"});
+  ASSERT_TRUE(program.Prints("[0] one\n"));
+  lock.reset();
+  EXPECT_TRUE(program.Prints("dtrain: dtrain-abc has no launcher since ")) << program.err;
+}
+
 TEST_F(OutputTest, LogsFollowUntilTheEnd) {
   const auto job = Accept("dtrain-abc");
   Runs(job);
   const os::FileLock lock = Hold(job);
   Write(job, 0, "one\n");
-  Program program = Start({"logs", "-f", "--tail", "1", "dtrain-abc"});
+  Program program = Start({"logs", "-f", "-r0", "--tail", "1", "dtrain-abc"});
   ASSERT_TRUE(program.Prints("one\n"));
   Write(job, 0, "two\n");
   ASSERT_TRUE(program.Prints("two\n"));
@@ -245,7 +331,7 @@ TEST_F(OutputTest, WhatIsNotKeptIsCountedWhileTheJobRuns) {
   const os::FileLock lock = Hold(job);
   Write(job, 0, "first\n");
   Program attached = Start({"attach", "dtrain-abc"});
-  Program followed = Start({"logs", "-f", "dtrain-abc"});
+  Program followed = Start({"logs", "-f", "-r0", "dtrain-abc"});
   ASSERT_TRUE(attached.Prints("[0] first\n"));
   ASSERT_TRUE(followed.Prints("first\n"));
   std::ofstream(job.LogFolder(0) + "/" + detached::SegmentName({Rank(0), false}, 1000)) << "last\n";
@@ -265,9 +351,9 @@ TEST_F(OutputTest, AnAttemptOfWhichNothingIsKeptSaysHowMuchThereWas) {
   Write(job, 0, "of the next\n", false, 1);
   End(job, 0);
   EXPECT_EQ(Run({"logs", "--attempt", "0", "dtrain-abc"}).out,
-            "[dtrain: 5000 bytes are no longer available]\n");
+            "[0] [dtrain: 5000 bytes are no longer available]\n");
   EXPECT_EQ(Run({"logs", "--attempt", "0", "--tail", "3", "dtrain-abc"}).out, "");
-  EXPECT_EQ(Run({"logs", "dtrain-abc"}).out, "of the next\n");
+  EXPECT_EQ(Run({"logs", "dtrain-abc"}).out, "[0] of the next\n");
 }
 
 TEST_F(OutputTest, TailsCrossSegmentsAndMissingOnes) {
@@ -282,11 +368,11 @@ TEST_F(OutputTest, TailsCrossSegmentsAndMissingOnes) {
   segment(1000, "a\nb\nc");
   segment(1005, "c\nd\n");
   End(job, 0);
-  EXPECT_EQ(Run({"logs", "--tail", "1", "dtrain-abc"}).out, "d\n");
-  EXPECT_EQ(Run({"logs", "--tail", "2", "dtrain-abc"}).out, "cc\nd\n");
-  EXPECT_EQ(Run({"logs", "--tail", "4", "dtrain-abc"}).out, "a\nb\ncc\nd\n");
-  EXPECT_EQ(Run({"logs", "--tail", "99", "dtrain-abc"}).out, "a\nb\ncc\nd\n");
-  EXPECT_EQ(Run({"logs", "dtrain-abc"}).out,
+  EXPECT_EQ(Run({"logs", "-r0", "--tail", "1", "dtrain-abc"}).out, "d\n");
+  EXPECT_EQ(Run({"logs", "-r0", "--tail", "2", "dtrain-abc"}).out, "cc\nd\n");
+  EXPECT_EQ(Run({"logs", "-r0", "--tail", "4", "dtrain-abc"}).out, "a\nb\ncc\nd\n");
+  EXPECT_EQ(Run({"logs", "-r0", "--tail", "99", "dtrain-abc"}).out, "a\nb\ncc\nd\n");
+  EXPECT_EQ(Run({"logs", "-r0", "dtrain-abc"}).out,
             "first\n[dtrain: 994 bytes are no longer available]\na\nb\ncc\nd\n");
 }
 

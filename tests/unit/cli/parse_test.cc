@@ -343,6 +343,19 @@ TEST_F(ParseTest, TheConfigurationFileIsTheWeakestSource) {
   EXPECT_EQ(Launch({"x"}).hostfile, "");
 }
 
+TEST_F(ParseTest, AVariableThatWasMeantForAFlagIsNamed) {
+  Strings warnings;
+  surroundings_.warn = [&](const std::string& warning) { warnings.push_back(warning); };
+  surroundings_.environment = {"DTRAIN_MAX_RESTART=3",  "DTRAIN_HOSTFLE=hosts", "DTRAIN_HOST=node1",
+                               "DTRAIN_MAX_RESTARTS=2", "DTRAIN_DATASET=c4",    "DTRAIN_JOB_ID=x",
+                               "MAX_RESTART=1"};
+  (void)Parse({"x"});
+  EXPECT_EQ(
+      warnings,
+      Strings({"DTRAIN_MAX_RESTART means nothing to dtrain; did you mean DTRAIN_MAX_RESTARTS?",
+               "DTRAIN_HOSTFLE means nothing to dtrain; did you mean DTRAIN_HOSTFILE?"}));
+}
+
 // As after sudo -E.
 TEST_F(ParseTest, TheUsualConfigurationFileIsIgnoredIfAnotherUserCanHaveWrittenIt) {
   const std::string path = "/home/me/.config/dtrain/config.toml";

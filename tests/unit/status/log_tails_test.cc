@@ -97,7 +97,7 @@ TEST(LogTailsTest, TheOrderOfTheStreamsIsKept) {
   EXPECT_EQ(order[1].end, 5u);
   EXPECT_EQ(order[2].end, 14u);
   EXPECT_TRUE(logs.Order(Rank(1)).empty());
-  for (int i = 0; i < 1000; ++i) logs.Append(Rank(0), i % 2 == 0 ? kErr : kOut, "x");
+  for (int i = 0; i < 10000; ++i) logs.Append(Rank(0), i % 2 == 0 ? kErr : kOut, "x");
   EXPECT_EQ(logs.Order(Rank(0)).size(), LogTails::kMostRuns);
 }
 
