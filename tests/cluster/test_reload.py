@@ -21,7 +21,7 @@ class Reloaded:
         self.agent = self.tcp.agent
         self.agent.flags += ["--config", CONFIG]
         self.write(MAP, "alice = alice\n")
-        self.write(CONFIG, f"account-map = {MAP}\n")
+        self.write(CONFIG, f'account-map = "{MAP}"\n')
         self.tcp.authority.user("carol")
         self.tcp.become("user:carol")
         self.agent.start()
@@ -98,15 +98,15 @@ def test_a_broken_map_is_refused_whole(reloaded, line):
     assert not reloaded.is_alice()
 
 
-@pytest.mark.parametrize("line", ["no-such-flag = 1", "allow-root = perhaps", "account-map"])
+@pytest.mark.parametrize("line", ["no-such-flag = 1", 'allow-root = "perhaps"', "account-map"])
 def test_a_broken_configuration_is_refused_whole(reloaded, line):
     reloaded.write(MAP, "carol = alice\n")
     reloaded.reload(READ)
     reloaded.write("/root/work/other", "carol = nosuch\n")
-    reloaded.write(CONFIG, f"# which names lead where\naccount-map = /root/work/other\n{line}\n")
+    reloaded.write(CONFIG, f'# which names lead where\naccount-map = "/root/work/other"\n{line}\n')
     said = reloaded.reload(KEPT)
-    assert f"{CONFIG}: line 3" in said, said
+    assert f"{CONFIG}:3: " in said, said
     assert reloaded.is_alice()
-    reloaded.write(CONFIG, "account-map = /root/work/other\n")
+    reloaded.write(CONFIG, 'account-map = "/root/work/other"\n')
     reloaded.reload(READ)
     assert not reloaded.is_alice()
