@@ -15,6 +15,8 @@ from residents import Resident
 from test_faults_efg import end_ssh_sessions, workers_gone
 from test_resident import workers
 
+# A job that wants all of them is refused while another one holds one.
+CORES = len(os.sched_getaffinity(0))
 LEASE, GRACE = 3, 1
 FLAGS = ["--lease", f"{LEASE}s", "--grace", f"{GRACE}s"]
 FAILS_TWICE = ["sh", "-c", 'echo "up $DTRAIN_ATTEMPT $TORCHELASTIC_RESTART_COUNT/$TORCHELASTIC_MAX_RESTARTS $MASTER_PORT"; '
@@ -167,7 +169,7 @@ def test_a_spare_is_held_and_its_loss_is_no_failure(cluster):
         listed = json.loads(cluster.head.run([cluster.programs / "dtrain", "ps", "--json"]).stdout)["jobs"]
         shown = cluster.head.run([cluster.programs / "dtrain", "status", listed[0]["id"]]).stdout
         assert re.search(r"^node1 +joined ", shown, re.M) and re.search(r"^node2 +spare ", shown, re.M), shown
-        others = [*cluster.hosts_flag(1, three[2:]), "--", "true"]
+        others = [*cluster.hosts_flag(CORES, three[2:]), "--", "true"]
         def refused():  # once the agent has it: nothing waits for that
             result = cluster.launch(others)
             return result.code == 200 and "held by other jobs: node2: cores" in result.err and listed[0]["id"] in result.err
@@ -192,7 +194,7 @@ def test_what_a_dead_launcher_held_on_a_spare_is_free_after_its_lease(cluster):
     try:
         job = start(cluster, "--spare", 1, *cluster.hosts_flag(1, two))
         job.wait_for("attempt 0 of 1")
-        others = [*cluster.hosts_flag(1, two[1:]), "--", "true"]
+        others = [*cluster.hosts_flag(CORES, two[1:]), "--", "true"]
         wait_until(lambda: cluster.launch(others).code == 200, 20, "the spare is not held")
         job.kill()
         wait_until(lambda: cluster.launch(others).code == 0, LEASE + GRACE + 10, "the spare is held for nobody")
@@ -228,7 +230,7 @@ def test_a_spare_whose_agent_is_told_to_end_is_let_go_at_once(cluster):
     try:
         job = start(cluster, "--spare", 1, *cluster.hosts_flag(1, two))
         job.wait_for("attempt 0 of 1")
-        others = [*cluster.hosts_flag(1, two[1:]), "--", "true"]
+        others = [*cluster.hosts_flag(CORES, two[1:]), "--", "true"]
         wait_until(lambda: cluster.launch(others).code == 200, 20, "the spare is not held")
         residents[1].restart()
         job.wait_for("node1, a spare, is lost: its agent was told to end; it is tried again at the next restart", stream="err")
