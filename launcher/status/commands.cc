@@ -264,8 +264,10 @@ absl::Status LiveLogs(const LiveJob& job, const CommandOptions& options) {
           return printer.Add(frame.stream, frame.bytes, frame.unix_nanos);
         });
       });
-  const absl::StatusOr<FoundJob> again = answer.ok() ? FoundJob() : FindJob(job.id);
-  if (!answer.ok() && (!again.ok() || !again->live)) {
+  // One that is stopped answers nothing, but its socket is there.
+  const absl::Status lives =
+      answer.ok() ? absl::OkStatus() : Ask(job, "/v1/jobs/" + job.id).status();
+  if (!lives.ok() && !absl::IsDeadlineExceeded(lives)) {
     return absl::UnavailableError(
         absl::StrCat(job.id, ": its launcher, process ", job.launcher,
                      ", was killed; its workers end with it, and this is all that it had of their "
