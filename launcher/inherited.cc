@@ -14,12 +14,9 @@
 namespace dtrain {
 namespace {
 
-// The kernel's own, so that nobody need have chosen it.
+// The kernel's own, so that nobody need have chosen them.
 constexpr rlim_t kUsualOpenFiles = 1024;
-
-// More of these harms nobody. A soft limit of locked memory or processes on a machine for logins
-// is often lower than what nodes need.
-constexpr __rlimit_resource kRaised[] = {RLIMIT_MEMLOCK, RLIMIT_NPROC, RLIMIT_STACK};
+constexpr rlim_t kUsualStack = 8 << 20;
 
 // Those of a machine for logins would end training on others.
 struct OtherLimit {
@@ -52,8 +49,8 @@ v1::Inherited OwnInherited() {
   umask(mask);
   out.set_umask(mask);
   out.set_nice(getpriority(PRIO_PROCESS, 0));
-  PassOn(RLIMIT_NOFILE, Soft(RLIMIT_NOFILE) != kUsualOpenFiles, out);
-  for (const __rlimit_resource each : kRaised) PassOn(each, /*exact=*/false, out);
+  if (Soft(RLIMIT_NOFILE) != kUsualOpenFiles) PassOn(RLIMIT_NOFILE, /*exact=*/true, out);
+  if (Soft(RLIMIT_STACK) != kUsualStack) PassOn(RLIMIT_STACK, /*exact=*/false, out);
   for (const OtherLimit& each : kOthers) {
     if (Soft(each.resource) != RLIM_INFINITY) out.add_other_limits(std::string(each.text));
   }

@@ -148,7 +148,7 @@ std::string FormatProcess(absl::string_view proc) {
   }
   if (!cpus.empty()) absl::StrAppend(&out, "\n# its CPUs (--bind)\n# ", cpus, "\n");
   if (!limits.empty()) {
-    absl::StrAppend(&out, "\n# its limits: the host's, raised to this shell's\n# ",
+    absl::StrAppend(&out, "\n# its limits: the host's; open files as this shell\n# ",
                     absl::StrJoin(limits, ", "), "\n");
   }
   return out;

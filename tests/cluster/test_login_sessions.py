@@ -4,6 +4,7 @@ as by logind with KillUserProcesses=yes. There is no logind on these hosts: pam_
 each session in a cgroup, and kills what is in it at the session's end, as systemd does with its scope."""
 import contextlib
 import os
+import resource
 import shlex
 import signal
 
@@ -73,9 +74,9 @@ def login(host, user, command, **options):
     return launching.Launch(host.cluster.head, ["ssh", f"{user}@node0", command], **options)
 
 
-def start(host, user, *command, flags=()):
+def start(host, user, *command, flags=(), **options):
     return host.cluster.start_launch(["--wdir", "/", "--bind", "none", "--grace", "1s", *flags, "-H",
-                                      f"{user}@node0:2", "--tag-output", "rank", "--", *command])
+                                      f"{user}@node0:2", "--tag-output", "rank", "--", *command], **options)
 
 
 def check_lines(result):
@@ -100,12 +101,18 @@ def test_b18_a_job_has_the_limits_of_a_login(logins, user):
     told = login(logins, user, f"exec sh -c {shlex.quote(SHOW)}").wait(20)
     for soft, hard in (("700", "900"), ("3000", "4000"), ("6000", "7000")):
         assert soft in told.out and hard in told.out, told
-    assert "\n0027\n" in told.out, told
-    result = start(logins, user, "sh", "-c", SHOW).wait(30)
+    assert "\n0027\n2\n" in told.out, told
+    # But for what is the launching shell's, umask and nice. A user may not go below the nice of the login.
+    head = logins.cluster.head.run(["sh", "-c", "umask; nice"]).stdout.split()
+    nice = max(int(head[1]), 2 if user == "alice" else -20)
+    expected = told.out.replace("\n0027\n2\n", f"\n{head[0]}\n{nice}\n").splitlines()
+    usual = lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (1024, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))  # noqa: E731
+    result = start(logins, user, "sh", "-c", SHOW, before_exec=usual).wait(30)
     assert result.code == 0, result
+    assert ("may not lower it" in result.err) == (nice != int(head[1])), result
     for rank in range(2):
         lines = [line[4:] for line in result.lines if line.startswith(f"[{rank}] ")]
-        assert lines == told.lines, result
+        assert lines == expected, result
     wait_until(lambda: not sessions(logins), 10, lambda: sessions(logins))
 
 

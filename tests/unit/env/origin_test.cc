@@ -97,7 +97,7 @@ TEST(OriginTest, HowAWorkerBegins) {
                     "Max stack size            8388608              unlimited            bytes\n"
                     "Max open files            1024                 524288               files\n"),
       "\n# as this shell, on all hosts\n# nice 10, umask 0077\n\n# its CPUs (--bind)\n# 0-1\n"
-      "\n# its limits: the host's, raised to this shell's\n# stack size 8388608, open files "
+      "\n# its limits: the host's; open files as this shell\n# stack size 8388608, open files "
       "1024\n");
   EXPECT_EQ(FormatProcess(""), "");
 }
