@@ -155,7 +155,7 @@ def attach_and_leave(shell, job):
     assert steps == list(range(steps[0], steps[-1] + 1)), printed  # each once
     assert re.search(r"^\[3\] rank 3 of 4 on node3, attempt 0, goes on after step 0$", printed, re.M), printed
     kept = told(shell, "logs night")
-    assert kept.startswith("rank 0 of 4 on node0, attempt 0, goes on after step 0\nstep 1, loss "), kept
+    assert kept.startswith("[0] rank 0 of 4 on node0, attempt 0, goes on after step 0\n[0] step 1, loss "), kept
     assert int(STEP.findall(kept)[-1][0]) >= steps[-1], kept
     assert told(shell, "logs -r 2 --tail 1") == "rank 2 of 4 on node2, attempt 0, goes on after step 0\n"
 
