@@ -211,9 +211,9 @@ def look_back(shell, job):
     assert f"{job.id} (night): ended, exit code 0\n" in shown, shown
     assert re.search(r"^  attempt 0, ran [\d.]+ s: node0: the connection to its agent is lost: .*\n"
                      r"  attempt 1, ran [\d.]+ s: succeeded$", shown, re.M), shown
-    assert told(shell, "logs --tail 1 night") == "rank 0 has trained\n"
-    assert told(shell, "attach --tail 1 night") == "dtrain: attempt 1\n" + "".join(
-        f"[{rank}] rank {rank} has trained\n" for rank in range(3))
+    last = "".join(f"[{rank}] rank {rank} has trained\n" for rank in range(3))
+    assert told(shell, "logs --tail 1 night") == last
+    assert told(shell, "attach --tail 1 night") == "dtrain: attempt 1\n" + last
     assert shell.run("dtrain stop night") == (1, f"dtrain: stop: {job.id} has ended already\n")
 
 
