@@ -16,9 +16,11 @@ A suite (a GoogleTest program or a pytest file) of which no test is there makes 
 --write   puts the numbers of tests and their seconds into tests/suites.txt, from which estimates are made.
 """
 import argparse
+import atexit
 import collections
 import contextlib
 import fcntl
+import functools
 import hashlib
 import json
 import os
@@ -107,10 +109,19 @@ class Result:
         return lines[-1][:200] if lines else "no output"
 
 
+@functools.cache
+def state_folder():
+    """Where jobs that tests launch leave their records, which are not the caller's."""
+    folder = tempfile.TemporaryDirectory(prefix="dtrain-tests-")
+    atexit.register(folder.cleanup)
+    return folder.name
+
+
 def plain_environment():
     """Without a TMPDIR that a shell would split: tests write scripts there."""
-    return {name: value for name, value in os.environ.items() if KEPT_VARIABLES.fullmatch(name)
+    kept = {name: value for name, value in os.environ.items() if KEPT_VARIABLES.fullmatch(name)
             and (name != "TMPDIR" or re.fullmatch(r"[\w./-]+", value))}
+    return {**kept, "XDG_STATE_HOME": state_folder()}
 
 
 def list_tests(build, arguments):
