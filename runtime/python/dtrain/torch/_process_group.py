@@ -44,6 +44,11 @@ def _create(store, rank, size, timeout):
             f"init_process_group: this process is rank {rank} of {size} there, and rank {_job.rank()} of {_job.size()} of "
             "the job: start each worker by dtrain launch, which sets RANK and WORLD_SIZE"
         )
+    if dist.is_initialized() and size == _job.size():
+        try:
+            _set_timeout(0, _world_timeout)  # as it is
+        except _errors.CollectiveError:
+            _set_of_all()  # raises: the job is broken, and peers do not come
     gloo = dist.ProcessGroupGloo(dist.PrefixStore(NAME, store), rank, size, timeout=timeout)
     if size != _job.size():
         return gloo
