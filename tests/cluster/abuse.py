@@ -275,21 +275,13 @@ def stubborn(connect):
             field(13, field(1, 0)) + field(14, field(1, b"127.0.0.1")))
     first = hello(job, BUILD)
     connection.send(call(1, message(len(first), first)))
-    # What it says, until it says goodbye to who does not answer.
-    connection.socket.settimeout(30)
-    said, begun = b"", False
-    try:
-        while (head := connection.read(9)) is not None:
-            payload = connection.read(int.from_bytes(head[:3], "big"))
-            if head[3] == DATA:
-                said += payload
-            if ATTACHED in said and not begun:
-                begun = connection.send(frame(DATA, 0, 1, kept(1, field(4, part))))
-            if begun and b"no folder" in said:
-                break
-    except TimeoutError:
-        pass
-    print("refused" if begun and b"no folder" in said else said.hex())
+    for kind, flags, stream in connection.frames():
+        if stream == 1 and (kind == DATA or flags & END_STREAM):
+            break
+    else:
+        kind = None
+    connection.send(frame(DATA, 0, 1, kept(1, field(4, part))))
+    print("taken" if kind == DATA else "refused" if kind is not None else "silent")
 
 
 def signals(connect):
