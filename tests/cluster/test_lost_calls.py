@@ -3,6 +3,7 @@
 and its answer lost: with the link, which is made anew then, or silently, which takes no longer than
 --connect-timeout and is told. Logs, which only launchers call, is in test_lost_messages.py."""
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -198,7 +199,8 @@ def test_a_stop_without_an_answer_may_be_repeated(lossy, job, direction):
     assert result.code == 0 and "has ended" in result.err, result
     assert job.wait(20).code == 143
     again = lossy.command(*stop).wait(30)
-    assert again.code == 1 and f"no job {stop[1]} is running on node0, node1" in again.err, again
+    # Its launcher was on this machine, and has left a record.
+    assert again.code == 1 and f"{stop[1]} has ended already" in again.err, again
 
 
 @pytest.mark.parametrize("direction", ["up", "down"])
@@ -212,5 +214,5 @@ def test_a_stop_that_nobody_answers(lossy, direction):
     assert "whether the job has ended there is not known: repeat `dtrain stop`" in result.err
     again = lossy.command(*stop).wait(30)
     # Lost on its way there, it has to be said again; lost on the way back, it need not.
-    assert again.code == 0 or (direction == "down" and "is running on node0" in again.err), again
+    assert again.code == 0 or (direction == "down" and re.search("is running on node0|has ended already", again.err)), again
     assert launch.wait(20).code == 143
