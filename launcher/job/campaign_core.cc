@@ -300,7 +300,9 @@ uint32_t CampaignCore::Used() const {
 
 void CampaignCore::Restart(const AttemptEnded& end) {
   const bool leaves = end.verdict.leaves;
-  const bool costs = !leaves && !IsReplaced(end);
+  // A program that kills dtrain's processes each time it begins would be restarted for ever.
+  const bool planned = leaves && ended_.back().ran >= options_.min_uptime;
+  const bool costs = !planned && !IsReplaced(end);
   const uint32_t used = Used();
   ended_.back().counted = costs;
   if (costs && used >= options_.max_restarts) {

@@ -136,6 +136,18 @@ TEST_F(CampaignTest, AHostThatLeavesCostsNoRestart) {
                   "dtrain: node1: this host leaves the job; the job restarts without it in 1 s"));
 }
 
+// But a program that ends dtrain's own processes soon after its start is not restarted for ever.
+TEST_F(CampaignTest, AHostThatLeavesSoonAfterTheStartCostsARestart) {
+  Make(2, 1);
+  Runs(seconds(3));
+  Leave({1});
+  Wait();
+  Runs(seconds(3));
+  Leave({1});
+  ASSERT_TRUE(verdict_);
+  EXPECT_EQ(verdict_->exit_code, kExitRestarts);
+}
+
 // One that is needed may come back, and is not asked while it may not yet have gone.
 TEST_F(CampaignTest, AHostThatLeavesAndIsNeededIsAwaited) {
   Make(2, 1);
