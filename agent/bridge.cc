@@ -22,11 +22,11 @@
 #include "agent/spawn/own_spawner.h"
 #include "common/base/exit_code.h"
 #include "common/base/posix_error.h"
-#include "common/base/signal_name.h"
 #include "common/base/text.h"
 #include "common/log/log.h"
 #include "common/loop/byte_pump.h"
 #include "common/loop/loop.h"
+#include "common/loop/signal_sender.h"
 #include "common/loop/threads.h"
 #include "common/os/fd.h"
 #include "common/os/heap.h"
@@ -261,7 +261,7 @@ int RunBridge(bool one_socket, BridgePurpose purpose) {
   loop::SignalWatch signals(loop, {SIGTERM, SIGINT, SIGHUP}, [&](int signal) {
     if (std::exchange(told, true)) return loop.Stop();
     if (signal == SIGHUP) return bridge.HangUp();
-    bridge.LeaveNode(absl::StrCat("dtrain got ", SignalName(signal), " there"));
+    bridge.LeaveNode(absl::StrCat("dtrain there got ", loop::NameSignal(signal)));
   });
   loop.Run();
   // A shepherd that still runs sees its socket close, and ends its workers.

@@ -29,11 +29,11 @@
 #include "agent/systemd.h"
 #include "common/base/exit_code.h"
 #include "common/base/posix_error.h"
-#include "common/base/signal_name.h"
 #include "common/base/text.h"
 #include "common/http/server.h"
 #include "common/log/log.h"
 #include "common/loop/loop.h"
+#include "common/loop/signal_sender.h"
 #include "common/os/account.h"
 #include "common/os/cgroup.h"
 #include "common/os/fd.h"
@@ -166,9 +166,9 @@ class Resident {
 
   // This host is to go away: jobs end, their launchers are told, and no new one is taken.
   void LeaveNode(int signal) {
-    log::Warn(absl::StrCat("this host leaves: got ", SignalName(signal), "; jobs are ended"));
+    log::Warn(absl::StrCat("this host leaves: got ", loop::NameSignal(signal), "; jobs are ended"));
     leaves_ = true;
-    sessions_.LeaveNode(absl::StrCat("dtrain got ", SignalName(signal), " there"));
+    sessions_.LeaveNode(absl::StrCat("dtrain there got ", loop::NameSignal(signal)));
   }
 
   // Whoever comes next finds no agent here, unless it has jobs that wait for the next one.

@@ -7,9 +7,7 @@
 
 namespace dtrain {
 
-// Who has sent us a signal, by what the kernel says: "bash (pid 17, root)", or "dtrain stop
-// (root, node0)" of that command on this host; empty: nobody, as with Ctrl-C, or a process that
-// cannot be seen from here.
+// As loop::NameOf, but "dtrain stop (root, node0)" of that command on this host.
 std::string NameSender(const loop::SignalWatch::Sender& sender);
 
 }  // namespace dtrain

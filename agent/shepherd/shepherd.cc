@@ -13,8 +13,8 @@
 #include "agent/shepherd/worker_env.h"
 #include "common/base/exit_code.h"
 #include "common/base/programs.h"
-#include "common/base/signal_name.h"
 #include "common/log/log.h"
+#include "common/loop/signal_sender.h"
 #include "common/os/environment.h"
 #include "common/os/pidfd.h"
 
@@ -171,7 +171,7 @@ void Shepherd::OnSignal(int signal) {
     if (core_.state() <= State::kRunning) {
       launcher_.SendFailure(MakeFailure(
           v1::NodeFailure::KIND_LEAVES, kExitNodeLost,
-          absl::StrCat("this host leaves the job: dtrain got ", SignalName(signal), " there")));
+          absl::StrCat("this host leaves the job: dtrain there got ", loop::NameSignal(signal))));
     }
     departure_.Hurry();
     Feed(AgentGone{});

@@ -5,12 +5,22 @@
 #include <unistd.h>
 
 #include <chrono>
-#include <optional>
+#include <string>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/signal_name.h"
 #include "common/loop/loop.h"
+#include "common/loop/signal_sender.h"
 
 namespace dtrain::loop {
 namespace {
+
+std::string NameOfUser() {
+  const std::string text = UserText(getuid());
+  const bool is_name = text != "root" && !absl::StartsWith(text, "uid ");
+  return absl::StrCat(is_name ? "user " : "", text);
+}
 
 TEST(SignalWatchTest, WhoHasSentItIsKnown) {
   for (int time = 0; time < 2; ++time) {  // the handlers are set anew
@@ -31,6 +41,8 @@ TEST(SignalWatchTest, WhoHasSentItIsKnown) {
       EXPECT_EQ(seen, signal);
       EXPECT_EQ(SignalWatch::SenderOf(signal).pid, child);
       EXPECT_EQ(SignalWatch::SenderOf(signal).uid, getuid());
+      EXPECT_EQ(NameSignal(signal), absl::StrCat(SignalName(signal), " from component_loop (pid ",
+                                                 child, ", ", NameOfUser(), ")"));
       ASSERT_EQ(waitpid(child, nullptr, 0), child);
     }
   }
