@@ -329,7 +329,13 @@ def test_b15_stderr_of_a_connection_without_end(cluster, way):
         launch = cluster.start_launch([*way, "--grace", "1s", "-H", "node1:1", "--", "sh", "-c",
                                        "echo up; exec sleep 600"])
         launch.wait_for("up")
-        (noise,) = [pid for pid, _, line in leftovers.processes(cluster.nodes[1]) if line.startswith("yes ")]
+        noisy = []
+
+        def talks():  # what the shell left in the background has become its program
+            noisy[:] = [pid for pid, _, line in leftovers.processes(cluster.nodes[1]) if line.startswith("yes ")]
+            return noisy
+        wait_until(talks, 30, "nothing talks")
+        (noise,) = noisy
         bridges = [pid for pid, _, line in leftovers.processes(cluster.nodes[1]) if "bridge" in line]
         ours = [launch.pid, *bridges]
         first = written(noise)
