@@ -140,7 +140,8 @@ def test_third_parties_are_those_that_the_program_names(released):
     said = subprocess.run([BUILD / "portable/bin/dtrain", "version", "--verbose"], capture_output=True, text=True,
                           check=True).stdout
     names = {"absl": "abseil", "Boost": "boost1.74", "CLI11": "cli11", "fmt": "fmtlib", "gRPC": "grpc",
-             "libstdc++": "gcc-12", "nlohmann/json": "nlohmann-json3", "Protobuf": "protobuf", "OpenSSL": "openssl"}
+             "libstdc++": "gcc-12", "nlohmann/json": "nlohmann-json3", "Protobuf": "protobuf", "OpenSSL": "openssl",
+             "toml++": "tomlplusplus"}
     inside = said.partition("Inside:\n")[2].partition("On this machine")[0]
     for name, version in (line.split() for line in inside.splitlines()):
         assert re.match(rf"(\d+:)?{re.escape(version)}", versions[names.get(name, name)]), (name, version, versions)
