@@ -54,6 +54,7 @@ Shepherd::Shepherd(loop::Loop& loop, std::string program, Agent agent)
                [this](uint32_t rank) { mpi_.OnJoined(rank); }),
       mpi_(loop, core_, workers_, pmi_, launcher_),
       meeting_(loop, core_, part_, workers_, launcher_),
+      loners_(loop, core_, workers_, pmi_, launcher_),
       logs_(loop, workers_, report_, launcher_),
       departure_(loop, line_, logs_),
       pages_(loop, workers_, report_, launcher_),
@@ -320,6 +321,7 @@ void Shepherd::SpawnAll() {
   Feed(Spawned{});
   mpi_.Begin(part_, agent_env_);
   meeting_.Begin();
+  loners_.Begin(part_, agent_env_);
 }
 
 std::optional<v1::NodeFailure> Shepherd::StartWorkers() {
@@ -394,7 +396,8 @@ void Shepherd::Finish() {
   sweeper_.RemoveCgroup();
   memory_.End();
   scratch_.Remove();
-  state_.Tidy(/*all_succeeded=*/succeeded_ > 0 && succeeded_ == part_.workers_size());
+  const bool all_succeeded = succeeded_ > 0 && succeeded_ == part_.workers_size();
+  state_.Tidy(all_succeeded);
   if (const absl::Status removed = code_.Remove(part_); !removed.ok()) {
     launcher_.Warn(absl::StrCat("cannot ", removed.message()));
   }
@@ -402,6 +405,7 @@ void Shepherd::Finish() {
   v1::JobEvent event;
   *event.mutable_finished() = logs_.Close();
   mpi_.End();
+  loners_.End(all_succeeded);
   logs_.TellGrown();
   pages_.Report();
   report_.TellRest();

@@ -17,6 +17,7 @@
 #include "agent/shepherd/job_requests.h"
 #include "agent/shepherd/kept_state.h"
 #include "agent/shepherd/left_memory.h"
+#include "agent/shepherd/loners.h"
 #include "agent/shepherd/meeting_look.h"
 #include "agent/shepherd/mpi_looks.h"
 #include "agent/shepherd/offspring.h"
@@ -100,6 +101,7 @@ class Shepherd {
   RankServers servers_;
   MpiLooks mpi_;
   MeetingLook meeting_;
+  Loners loners_;
   WorkerLogs logs_;
   Departure departure_;
   WorkerPages pages_;

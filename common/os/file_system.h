@@ -13,6 +13,10 @@ namespace dtrain::os {
 // hangs would hold us. NOT_FOUND: it is on none of our mounts, as a file from another namespace.
 absl::StatusOr<std::string> FileSystemOf(int fd);
 
+// The same of what lies at a path without links, by /proc/self/mountinfo's text. Empty: unknown.
+// PURE.
+std::string FileSystemAt(absl::string_view mountinfo, absl::string_view path);
+
 // Whether several machines may see the files of one of that kind: there sockets may not work, locks
 // may not hold, and a server that is down stops everybody. PURE.
 bool IsShared(absl::string_view type);

@@ -151,7 +151,7 @@ std::vector<FileBeingWritten> FilesBeingWritten(pid_t pid, size_t most) {
     if (flags.empty() || (mode & O_ACCMODE) == O_RDONLY) continue;
     uint64_t position = 0;
     (void)absl::SimpleAtoi(Field(info, "pos"), &position);
-    files.push_back({std::move(file), position});
+    files.push_back({std::move(file), position, (mode & O_APPEND) != 0});
   }
   return files;
 }

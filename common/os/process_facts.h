@@ -30,6 +30,7 @@ uint64_t BytesToDisk(pid_t pid);
 struct FileBeingWritten {
   std::string path;
   uint64_t position = 0;  // where it writes next
+  bool appends = false;   // wherever others are
 };
 std::vector<FileBeingWritten> FilesBeingWritten(pid_t pid, size_t most);
 

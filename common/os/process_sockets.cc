@@ -11,10 +11,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <memory>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -64,6 +66,31 @@ std::optional<uint16_t> FailedConnect(int socket) {
   return port && *port != 0 ? port : std::nullopt;
 }
 
+// Calls `look` with a copy of each socket that the process has, until that says false. False: they
+// cannot be seen.
+bool EachSocket(pid_t pid, absl::FunctionRef<bool(int socket)> look) {
+  const auto pidfd = OpenPidfd(pid);
+  if (!pidfd.ok()) return true;  // it has ended
+  const std::unique_ptr<DIR, int (*)(DIR*)> descriptors(
+      opendir(absl::StrCat("/proc/", pid, "/fd").c_str()), closedir);
+  size_t looked_at = 0;
+  while (const dirent* entry = descriptors ? readdir(descriptors.get()) : nullptr) {
+    int number = 0;
+    char target[8];  // "socket:["
+    if (!absl::SimpleAtoi(entry->d_name, &number)) continue;
+    if (++looked_at > kMostOfProcess) break;
+    if (readlinkat(dirfd(descriptors.get()), entry->d_name, target, sizeof(target)) !=
+            sizeof(target) ||
+        std::memcmp(target, "socket:[", sizeof(target)) != 0) {
+      continue;
+    }
+    const UniqueFd socket(static_cast<int>(syscall(SYS_pidfd_getfd, pidfd->get(), number, 0)));
+    if (!socket && errno != EBADF && errno != ESRCH) return false;
+    if (socket && !look(socket.get())) break;
+  }
+  return true;
+}
+
 struct Range {
   uint64_t begin = 0, end = 0;
 };
@@ -86,26 +113,24 @@ std::optional<Range> HeapOf(pid_t pid) {
 }  // namespace
 
 std::optional<uint16_t> FailedLoopbackConnect(pid_t pid) {
-  const auto pidfd = OpenPidfd(pid);
-  if (!pidfd.ok()) return std::nullopt;
-  const std::unique_ptr<DIR, int (*)(DIR*)> descriptors(
-      opendir(absl::StrCat("/proc/", pid, "/fd").c_str()), closedir);
-  size_t looked_at = 0;
-  while (const dirent* entry = descriptors ? readdir(descriptors.get()) : nullptr) {
-    int number = 0;
-    char target[8];  // "socket:["
-    if (!absl::SimpleAtoi(entry->d_name, &number)) continue;
-    if (++looked_at > kMostOfProcess) break;
-    if (readlinkat(dirfd(descriptors.get()), entry->d_name, target, sizeof(target)) !=
-            sizeof(target) ||
-        std::memcmp(target, "socket:[", sizeof(target)) != 0) {
-      continue;
-    }
-    const UniqueFd socket(static_cast<int>(syscall(SYS_pidfd_getfd, pidfd->get(), number, 0)));
-    if (!socket) continue;
-    if (const auto port = FailedConnect(socket.get())) return port;
-  }
-  return std::nullopt;
+  std::optional<uint16_t> port;
+  (void)EachSocket(pid, [&](int socket) {
+    port = FailedConnect(socket);
+    return !port;
+  });
+  return port;
+}
+
+bool HasNetworkSocket(pid_t pid) {
+  bool found = false;
+  const bool seen = EachSocket(pid, [&](int socket) {
+    int family = 0;
+    socklen_t size = sizeof(family);
+    found = getsockopt(socket, SOL_SOCKET, SO_DOMAIN, &family, &size) == 0 &&
+            (family == AF_INET || family == AF_INET6);
+    return !found;
+  });
+  return found || !seen;
 }
 
 // setenv keeps "NAME=value" in memory of malloc. Of several it is one of them.

@@ -17,6 +17,9 @@ namespace dtrain::os {
 // that it had. Another one a while later: it tries again and again. Absent: there is none.
 std::optional<uint16_t> FailedLoopbackConnect(pid_t pid);
 
+// Whether it has a socket of IPv4 or IPv6. True also where that cannot be seen (Linux before 5.6).
+bool HasNetworkSocket(pid_t pid);
+
 // What the process itself has set a variable of its environment to since it was started, as far as
 // the C library's copy is found. Bytes of its own choice, at most 256 of them.
 std::optional<std::string> VariableSetByItself(pid_t pid, absl::string_view name);

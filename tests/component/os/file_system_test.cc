@@ -32,6 +32,23 @@ TEST(FileSystemTest, AMountThatIsNotOurs) {
   EXPECT_TRUE(absl::IsNotFound(FileSystemOf(file.get()).status()));
 }
 
+TEST(FileSystemTest, AtAPathTheNearestMountCounts) {
+  constexpr absl::string_view kMounts =
+      "22 1 8:1 / / rw shared:1 - ext4 /dev/root rw\n"
+      "30 22 0:40 / /home rw,relatime shared:9 - nfs4 server:/home rw,vers=4.2\n"
+      "31 30 0:41 / /home/a\\040b rw - tmpfs tmpfs rw\n"
+      "32 22 0:42 / /mnt rw - tmpfs tmpfs rw\n"
+      "33 32 0:43 / /mnt rw - lustre mds:/x rw\n"
+      "broken\n";
+  EXPECT_EQ(FileSystemAt(kMounts, "/"), "ext4");
+  EXPECT_EQ(FileSystemAt(kMounts, "/homes/x"), "ext4");
+  EXPECT_EQ(FileSystemAt(kMounts, "/home"), "nfs4");
+  EXPECT_EQ(FileSystemAt(kMounts, "/home/al/run"), "nfs4");
+  EXPECT_EQ(FileSystemAt(kMounts, "/home/a b/run"), "tmpfs");
+  EXPECT_EQ(FileSystemAt(kMounts, "/mnt/x"), "lustre");
+  EXPECT_EQ(FileSystemAt("", "/x"), "");
+}
+
 TEST(FileSystemTest, WhatSeveralMachinesMaySee) {
   for (const char* type : {"nfs", "nfs4", "lustre", "gpfs", "ceph", "beegfs", "cifs", "smb3",
                            "fuse", "fuse.sshfs", "fuse.glusterfs", "9p", "virtiofs", "wekafs"}) {
