@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -71,6 +72,8 @@ class Bridge {
         service_(loop, sessions_, OwnIdentity("its agent")),
         farewell_(loop) {
     sessions_.inquiries().SetAbout(AboutNode);
+    sessions_.SetSuccessor(
+        {[this](auto found) { FindPlace(std::move(found)); }, [this] { loop_.Stop(); }});
   }
 
   // The stream is one socket, our stdin. gRPC works on a duplicate; the original tells when a
@@ -127,6 +130,14 @@ class Bridge {
   }
 
  private:
+  // Where the user's private agent looks for jobs. The disk of a home may stall.
+  void FindPlace(std::function<void(absl::StatusOr<std::string>)> found) {
+    auto thread = loop::StartThread("find the private agent's folder", [this, found] {
+      loop_.Post([found, place = KeepDirectory()] { found(place); });
+    });
+    if (!thread.ok()) return found(thread.status());
+    thread->detach();
+  }
   // The last word is with gRPC; with pipes it has yet to pass the pump, and the launcher closes
   // the stream when it has it.
   void Leave() {

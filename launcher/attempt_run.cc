@@ -112,6 +112,10 @@ NodeLinks::Handlers AttemptRun::LinkHandlers() {
   NodeLinks::Handlers handlers;
   handlers.on_event = [this](job::Event event) { Feed(std::move(event)); };
   handlers.on_agent = [this](NodeId id, v1::SessionEvent event) {
+    if (event.has_kept()) {
+      if (on_kept_) on_kept_(id, job::Printable(event.kept().refused()));
+      return;
+    }
     if (event.has_finished()) {
       node_output_.OnFinished(id, event.finished());
       v1::JobEvent said;
@@ -364,6 +368,13 @@ void AttemptRun::SendElastic(v1::ElasticDown down) {
   v1::JobRequest request;
   *request.mutable_elastic() = std::move(down);
   links_.SendTo(NodeId(0), request);
+}
+
+void AttemptRun::Keep(const std::vector<NodeId>& nodes, OnKept on_kept) {
+  on_kept_ = std::move(on_kept);
+  v1::SessionRequest request;
+  request.mutable_keep_job();
+  for (const NodeId id : nodes) links_.SendTo(id, request);
 }
 
 void AttemptRun::LookAtCheckpoint() {

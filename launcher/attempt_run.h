@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/any_invocable.h"
 #include "absl/strings/string_view.h"
 #include "common/base/clock.h"
 #include "common/loop/loop.h"
@@ -42,6 +43,10 @@ class AttemptRun : public Attempt {
   void SetSafe(const v1::LogPositions& positions);
   // To the one host of a run of an elastic job.
   void SendElastic(v1::ElasticDown down);
+  // Has agents whose sessions end with our connections keep the job for another launcher; `on_kept`
+  // is called for each, with why it cannot be or "".
+  using OnKept = absl::AnyInvocable<void(NodeId, const std::string& refused)>;
+  void Keep(const std::vector<NodeId>& nodes, OnKept on_kept);
   // Asks the node of rank 0, while its workers run, whether they have written a checkpoint.
   void LookAtCheckpoint();
   // The disk has taken some.
@@ -91,6 +96,7 @@ class AttemptRun : public Attempt {
   std::map<NodeId, std::string> gpu_errors_;  // as they were written down
   // Nodes to say goodbye to when the journal is on disk; whether they are to be disconnected then.
   std::map<NodeId, bool> farewells_;
+  OnKept on_kept_;
   bool looks_ = false;      // a node was asked to look at a checkpoint
   bool replaying_ = false;  // what is fed is in the journal already
   bool feeding_ = false;

@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <set>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
+#include "common/base/ids.h"
 #include "common/loop/loop.h"
 #include "launcher/campaign_run.h"
 #include "launcher/handover.h"
@@ -35,10 +40,21 @@ class Detaching {
 
  private:
   absl::Status May() const;
+  void KeepOnNodes();
+  void OnKept(NodeId node, const std::string& refused);
+  void OnNodesLate();
+  void Answer(const absl::Status& may);
+  uint32_t Attempt() const { return campaign_.attempt().fixed()->options().attempt; }
+  const std::string& HostOf(NodeId node) const;
 
   PreparedLaunch& launch_;
   CampaignRun& campaign_;
   const std::unique_ptr<v1::Spec> spec_;
+  // Who asks whether we may, while that is being found out.
+  std::vector<absl::AnyInvocable<void(absl::Status)>> askers_;
+  std::set<NodeId> unkept_;  // nodes that have yet to say that they keep the job
+  uint32_t attempt_ = 0;     // of which they are
+  loop::Timer nodes_timer_;
   loop::Timer patience_;  // with our output
   std::unique_ptr<Handover> handover_;
 };

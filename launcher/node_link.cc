@@ -277,6 +277,7 @@ void NodeLink::OnLogChunk(v1::LogChunk chunk) {
   ++unanswered_;
   reader_waits_ = true;
   handlers_.on_logs(std::move(chunk));
+  CheckKept();
 }
 
 void NodeLink::NextLogs() {

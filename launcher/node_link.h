@@ -138,6 +138,7 @@ class NodeLink {
   void OnLogChunk(v1::LogChunk chunk);
   void OpenLogStream();
   void ReportTaken();
+  void CheckKept();
   void Closed(absl::Status status);
   void Lost(absl::Status why);
   void AskForBoot(absl::Status gone);
@@ -174,12 +175,14 @@ class NodeLink {
   std::map<LogKey, LogProgress> log_progress_;
   bool logs_over_ = false;
   bool safe_counts_ = false;
-  int unanswered_ = 0;                     // chunks handed over and not taken yet
-  bool reader_waits_ = false;              // one of them is the open stream's
-  TimePoint lost_at_;                      // the last time
-  int tries_ = 0;                          // to resume that have failed in a row
-  transport::Redials::Place place_;        // of the try that waits or is under way
-  transport::Redials::Place spare_place_;  // of DialAnew's
+  bool reports_taken_ = false;                 // its agent keeps the job for another launcher
+  std::optional<v1::SessionEvent> kept_said_;  // until we have all output that it names
+  int unanswered_ = 0;                         // chunks handed over and not taken yet
+  bool reader_waits_ = false;                  // one of them is the open stream's
+  TimePoint lost_at_;                          // the last time
+  int tries_ = 0;                              // to resume that have failed in a row
+  transport::Redials::Place place_;            // of the try that waits or is under way
+  transport::Redials::Place spare_place_;      // of DialAnew's
   loop::Timer retry_;
   loop::Timer drop_spare_;
   bool given_up_ = false;

@@ -128,6 +128,23 @@ void NodeLink::OnAgentEvent(v1::SessionEvent event) {
     resumable_ = event.welcome().resumable();
     boot_id_ = event.welcome().inventory().boot_id();
   }
+  if (event.has_kept() && event.kept().refused().empty()) {
+    reports_taken_ = true;
+    kept_said_ = std::move(event);
+    return CheckKept();
+  }
+  handlers_.on_event(std::move(event));
+}
+
+// What its shepherd may have forgotten must have come to us before we leave the job to another.
+void NodeLink::CheckKept() {
+  if (!kept_said_) return;
+  for (const v1::LogPosition& sent : kept_said_->kept().sent().streams()) {
+    const auto it = log_progress_.find({sent.rank(), sent.stream()});
+    if (sent.offset() > (it == log_progress_.end() ? 0 : it->second.taken)) return;
+  }
+  v1::SessionEvent event = *std::exchange(kept_said_, std::nullopt);
+  ReportTaken();
   handlers_.on_event(std::move(event));
 }
 
@@ -178,7 +195,7 @@ void NodeLink::GiveUp(absl::Status why) {
 
 // All that has changed. While the last report waits for the connection there is no other.
 void NodeLink::ReportTaken() {
-  if (!resumable_ || !job_ || job_->waits(kPositions)) return;
+  if (!(resumable_ || reports_taken_) || !job_ || job_->waits(kPositions)) return;
   v1::JobRequest request;
   v1::LogPositions& taken = *request.mutable_logs_taken();
   for (auto& [key, progress] : log_progress_) {

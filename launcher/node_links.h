@@ -60,6 +60,7 @@ class NodeLinks {
   void Send(const job::Beat& beat);
   // Input for a worker, and the like: what the job does not decide.
   void SendTo(NodeId id, const v1::JobRequest& request) { SendTo(id, SharedRequest(request)); }
+  void SendTo(NodeId id, const v1::SessionRequest& request) { SendTo(id, SharedRequest(request)); }
   void OpenLogs(NodeId id, const std::string& job_id, uint32_t attempt);
   void NextLogs(NodeId id);
   // After NodeClosed of one that had no session: connects once more, after a pause.

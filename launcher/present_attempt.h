@@ -55,6 +55,9 @@ class PresentAttempt {
   void Feed(job::Event event);
   void EndInput();  // for all its workers
   void LookAtCheckpoint() { fixed_->LookAtCheckpoint(); }
+  void Keep(const std::vector<NodeId>& nodes, AttemptRun::OnKept on_kept) {
+    fixed_->Keep(nodes, std::move(on_kept));
+  }
   // Nobody reads our stdin any more.
   void CloseStdin() { stdin_.reset(); }
   // Cuts its connections. No attempt is left.

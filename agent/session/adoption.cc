@@ -36,9 +36,9 @@ Adoption::Adoption(loop::Loop& loop, spawn::Spawner& spawner, Handlers handlers)
 
 Adoption::~Adoption() { *alive_ = false; }
 
-absl::Status Adoption::Begin(const std::string& state_directory) {
+absl::Status Adoption::Begin(std::vector<JobDirectory> directories) {
   std::vector<std::pair<JobDirectory, std::optional<v1::JobRecord>>> found;
-  for (JobDirectory& directory : JobDirectory::List(state_directory)) {
+  for (JobDirectory& directory : directories) {
     auto record = directory.Read();
     const absl::Status& read = record.status();
     if (!read.ok() && !absl::IsNotFound(read) && !absl::IsDataLoss(read)) return read;

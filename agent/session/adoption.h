@@ -21,8 +21,8 @@
 
 namespace dtrain::session {
 
-// The jobs that an agent before us has left running: each is taken over, when its shepherd is found
-// and gives its account, or ended. Loop thread.
+// Jobs that an agent before us has left running: each is taken over, when its shepherd is found and
+// gives its account, or ended. Loop thread.
 class Adoption {
  public:
   struct Job {
@@ -47,8 +47,9 @@ class Adoption {
   Adoption(loop::Loop& loop, spawn::Spawner& spawner, Handlers handlers);
   ~Adoption();
 
-  // Fails, and has touched none of them, when a record cannot be read now: the job may be well.
-  absl::Status Begin(const std::string& state_directory);
+  // Once. Fails, and has touched none of them, when a record cannot be read now: the job may be
+  // well.
+  absl::Status Begin(std::vector<JobDirectory> directories);
 
  private:
   struct Foundling;

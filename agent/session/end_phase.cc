@@ -60,12 +60,24 @@ void EndPhase::OnStopAsked(const StopAsked& stop) {
   shepherd_.EndWorkers(life_.grace_ms());
 }
 
+void EndPhase::OnKeepJob() { life_.Do(PrepareToBeLeft{}); }
+
+void EndPhase::OnReady(const ReadyToBeLeft& ready) {
+  if (ready.refused.empty()) life_.SetKept();
+  if (lease_.given_up()) return;
+  v1::SessionEvent up;
+  up.mutable_kept()->set_refused(ready.refused);
+  *up.mutable_kept()->mutable_sent() = ready.sent;
+  lease_.Tell(std::move(up));
+}
+
 void EndPhase::OnJobEnded(const JobEnded& ended) {
   finished_ = ended.finished;
   release_.Begin();
 }
 
 void EndPhase::Reap(std::string why) {
+  life_.SetLost();
   shepherd_gone_ = true;
   shepherd_end_ = std::move(why);
   life_.Become(SessionState::kReaping);
@@ -76,6 +88,7 @@ void EndPhase::Reap(std::string why) {
 // Once. The launcher may be away, or still to read what the shepherd said.
 void EndPhase::OnShepherdGoneLate() {
   if (std::exchange(shepherd_gone_, true)) return;
+  life_.SetLost();
   if (life_.self().resumable && !lease_.given_up()) TellFinished();
 }
 

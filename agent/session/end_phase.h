@@ -38,6 +38,14 @@ class EndPhase {
   void OnEndJob(const Request& request);
   void OnStopAsked(const StopAsked& stop);
 
+  // The launcher is about to leave the job to another, which comes to it through another agent.
+  void OnKeepJob();
+  void OnReady(const ReadyToBeLeft& ready);
+  // Whether that is so now: nobody has wanted its end meanwhile.
+  bool MayBeLeft() const {
+    return life_.was_just_kept() && !lease_.given_up() && !shepherd_.ends_workers();
+  }
+
   void OnJobEnded(const JobEnded& ended);
   void OnJobEndedAgain(const JobEnded& ended) { finished_ = ended.finished; }
   void OnOrphansEnded() { release_.Begin(); }

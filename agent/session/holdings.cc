@@ -39,6 +39,14 @@ absl::Status Holdings::MakeDirectory(bool with_socket) {
   return absl::OkStatus();
 }
 
+absl::Status Holdings::MakeHiddenDirectory(const std::string& state, v1::Reserve used) {
+  auto made = JobDirectory::MakeHidden(state, {owner_.uid, hello_.job_id(), hello_.attempt()});
+  if (!made.ok()) return made.status();
+  directory_ = *std::move(made);
+  reserved_ = std::move(used);
+  return absl::OkStatus();
+}
+
 void Holdings::Adopt(JobDirectory directory, v1::Reserve reserved) {
   directory_ = std::move(directory);
   if (absl::Status claimed = Reserve(reserved); !claimed.ok()) {
@@ -109,6 +117,7 @@ void Holdings::GiveBack(const GpuRelease& gpus) {
 
 void Holdings::RemoveDirectory() {
   if (directory_.has_value()) directory_->Remove();
+  directory_.reset();
 }
 
 }  // namespace dtrain::session

@@ -33,6 +33,9 @@ class Holdings {
   std::string Holder() const;
 
   absl::Status MakeDirectory(bool with_socket);
+  // For an agent after us, which does not find it before ShowDirectory; with what it is to reserve.
+  absl::Status MakeHiddenDirectory(const std::string& state, v1::Reserve used);
+  absl::Status ShowDirectory() { return directory_->Show(); }
   // Of a job that an agent before us has started.
   void Adopt(JobDirectory directory, v1::Reserve reserved);
   // Takes the place of what it had. An error: something of it is held.

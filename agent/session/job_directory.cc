@@ -33,7 +33,8 @@ constexpr char kSocket[] = "shepherd.sock";
 constexpr char kRecord[] = "record";
 constexpr size_t kMostSockets = 64 << 20;  // the kernel's list of them
 
-std::string JobsPath(const std::string& state) { return absl::StrCat(state, "/jobs"); }
+constexpr char kJobs[] = "/jobs";
+constexpr char kHidden[] = "/kept";  // no shorter: a socket's path has to fit under both
 
 absl::StatusOr<sockaddr_un> SocketName(const std::string& directory) {
   sockaddr_un name{};
@@ -81,11 +82,48 @@ std::optional<uid_t> JobDirectory::uid() const {
 
 absl::StatusOr<JobDirectory> JobDirectory::Make(const std::string& state, const spawn::JobKey& job,
                                                 bool with_socket) {
+  return MakeIn(absl::StrCat(state, kJobs), job, with_socket);
+}
+
+absl::StatusOr<JobDirectory> JobDirectory::MakeHidden(const std::string& state,
+                                                      const spawn::JobKey& job) {
+  for (const char* folder : {kHidden, kJobs}) {
+    absl::Status made = os::MakeOwnDirectory(absl::StrCat(state, folder), 0700, 0700);
+    if (!made.ok()) return made;
+  }
+  const std::string hidden = absl::StrCat(state, kHidden);
+  auto made = MakeIn(hidden, job, /*with_socket=*/true);
+  // An agent that starts just now takes one without a socket for a dead one.
+  if (!absl::IsNotFound(made.status())) return made;
+  return MakeIn(hidden, job, /*with_socket=*/true);
+}
+
+// A socket stays bound when the folder that it is in gets another name.
+absl::Status JobDirectory::Show() {
+  const size_t name = path_.rfind('/');
+  const std::string shown =
+      absl::StrCat(path_.substr(0, name - (sizeof(kHidden) - 1)), kJobs, path_.substr(name));
+  if (rename(path_.c_str(), shown.c_str()) != 0) {
+    return PosixError(errno, absl::StrCat("rename ", path_, " to ", shown));
+  }
+  path_ = shown;
+  return absl::OkStatus();
+}
+
+void JobDirectory::RemoveHidden(const std::string& state) {
+  for (const JobDirectory& directory : ListIn(absl::StrCat(state, kHidden))) {
+    const spawn::JobKey key{directory.uid().value_or(geteuid()), directory.job_id(),
+                            directory.attempt()};
+    if (!HasShepherd(key)) directory.Remove();
+  }
+}
+
+absl::StatusOr<JobDirectory> JobDirectory::MakeIn(const std::string& folder,
+                                                  const spawn::JobKey& job, bool with_socket) {
   if (!spawn::IsPlainJobId(job.job_id)) {
     return absl::InvalidArgumentError("a job id may hold letters, digits, '-' and '_' only");
   }
-  JobDirectory directory(
-      absl::StrCat(JobsPath(state), "/", job.job_id, ".", job.attempt, ".", job.uid));
+  JobDirectory directory(absl::StrCat(folder, "/", job.job_id, ".", job.attempt, ".", job.uid));
   if (mkdir(directory.path_.c_str(), 0700) != 0) {
     return PosixError(errno, absl::StrCat("make ", directory.path_));
   }
@@ -100,13 +138,16 @@ absl::StatusOr<JobDirectory> JobDirectory::Make(const std::string& state, const 
 }
 
 std::vector<JobDirectory> JobDirectory::List(const std::string& state) {
+  return ListIn(absl::StrCat(state, kJobs));
+}
+
+std::vector<JobDirectory> JobDirectory::ListIn(const std::string& folder) {
   std::vector<JobDirectory> out;
-  const std::string jobs = JobsPath(state);
-  std::unique_ptr<DIR, int (*)(DIR*)> listing(opendir(jobs.c_str()), closedir);
+  std::unique_ptr<DIR, int (*)(DIR*)> listing(opendir(folder.c_str()), closedir);
   if (listing == nullptr) return out;
   while (dirent* entry = readdir(listing.get())) {
     if (entry->d_name[0] != '.') {
-      out.push_back(JobDirectory(absl::StrCat(jobs, "/", entry->d_name)));
+      out.push_back(JobDirectory(absl::StrCat(folder, "/", entry->d_name)));
     }
   }
   return out;
@@ -128,14 +169,14 @@ absl::StatusOr<v1::JobRecord> JobDirectory::Read() const {
   return record;
 }
 
-// The kernel tells everybody the name of its socket. One that dtrain-spawner has started has a
-// socket without such a name, and a cgroup.
+// The kernel tells everybody the name that its socket had when it was made. One that dtrain-spawner
+// has started has a socket without such a name, and a cgroup.
 bool JobDirectory::HasShepherd(const spawn::JobKey& job) {
   const std::string name = absl::StrCat(job.job_id, ".", job.attempt);
   const auto sockets = os::ReadSmallFile("/proc/net/unix", kMostSockets);
-  if (sockets.ok() &&
-      absl::StrContains(*sockets, absl::StrCat("/jobs/", name, ".", job.uid, "/", kSocket, "\n"))) {
-    return true;
+  for (const char* folder : {kJobs, kHidden}) {
+    const std::string bound = absl::StrCat(folder, "/", name, ".", job.uid, "/", kSocket, "\n");
+    if (sockets.ok() && absl::StrContains(*sockets, bound)) return true;
   }
   const std::string cgroup = absl::StrCat("/u", job.uid, "/", name, "/");
   std::unique_ptr<DIR, int (*)(DIR*)> processes(opendir("/proc"), closedir);

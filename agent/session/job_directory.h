@@ -26,6 +26,13 @@ class JobDirectory {
   // runs that job and attempt already.
   static absl::StatusOr<JobDirectory> Make(const std::string& state, const spawn::JobKey& job,
                                            bool with_socket = true);
+  // The same for an agent to come, which does not find it before Show: until then its shepherd has
+  // another.
+  static absl::StatusOr<JobDirectory> MakeHidden(const std::string& state,
+                                                 const spawn::JobKey& job);
+  absl::Status Show();
+  // Hidden ones whose shepherds are gone.
+  static void RemoveHidden(const std::string& state);
   // Those that are there: of jobs that run, or that a reboot or a crash has left.
   static std::vector<JobDirectory> List(const std::string& state);
 
@@ -47,6 +54,9 @@ class JobDirectory {
   void Remove() const;
 
  private:
+  static absl::StatusOr<JobDirectory> MakeIn(const std::string& folder, const spawn::JobKey& job,
+                                             bool with_socket);
+  static std::vector<JobDirectory> ListIn(const std::string& folder);
   std::string Part(size_t number) const;  // of the name; empty: it has no such part
   explicit JobDirectory(std::string path) : path_(std::move(path)) {}
   std::string path_;

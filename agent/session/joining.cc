@@ -4,11 +4,13 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "agent/inventory/limits.h"
 #include "common/base/exit_code.h"
+#include "common/log/log.h"
 #include "common/os/logout.h"
 #include "common/os/process_tree.h"
 
@@ -17,6 +19,8 @@ namespace {
 
 // Between two looks for processes of an earlier attempt.
 constexpr Duration kEarlierPause = std::chrono::milliseconds(100);
+// Of the agent that comes after us, in its folder.
+constexpr char kLog[] = "/agent.log";
 
 }  // namespace
 
@@ -168,22 +172,57 @@ bool Joining::PrepareResident() {
            "the job begins without having reserved what it uses on this node");
     return false;
   }
-  const absl::Status written = holdings_.WriteRecord(shepherd_.processes(), gpus_before_);
-  if (!written.ok()) {
-    Refuse(v1::NodeFailure::KIND_REFUSED, kExitState, std::string(written.message()));
-    return false;
-  }
+  const absl::Status kept = KeepRunning(/*log=*/"");
+  if (!kept.ok()) Refuse(v1::NodeFailure::KIND_REFUSED, kExitState, std::string(kept.message()));
+  return kept.ok();
+}
+
+absl::Status Joining::KeepRunning(const std::string& log) {
+  absl::Status done = holdings_.WriteRecord(shepherd_.processes(), gpus_before_);
+  if (!done.ok()) return done;
   v1::ShepherdRequest keep;
   *keep.mutable_keep_running()->mutable_hello() = hello_;
+  keep.mutable_keep_running()->set_log(log);
   for (v1::Gpu& gpu : gpus_before_) {
     *keep.mutable_keep_running()->add_gpus_before() = std::move(gpu);
   }
   const os::UniqueFd socket = holdings_.TakeSocket();
-  const absl::Status sent = shepherd_.Send(keep, socket.get());
-  if (!sent.ok()) {
-    Refuse(v1::NodeFailure::KIND_RESOURCES, kExitStartAgents, std::string(sent.message()));
+  return shepherd_.Send(keep, socket.get());
+}
+
+absl::Status Joining::MayBeLeft() {
+  if (const std::string ends = os::ReadAtLogout().ends_processes; !ends.empty()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("it ends all processes of users who log out (", ends, ")"));
   }
-  return sent.ok();
+  if (getenv("SLURM_STEP_ID") != nullptr) {
+    return absl::FailedPreconditionError(
+        "Slurm ends all processes of a step with the command that started it");
+  }
+  return absl::OkStatus();
+}
+
+// Twice changes nothing.
+absl::Status Joining::PrepareToBeLeft(const std::string& state, v1::Reserve used) {
+  if (holdings_.has_directory()) return absl::OkStatus();
+  absl::Status ready = holdings_.MakeHiddenDirectory(state, std::move(used));
+  if (!ready.ok()) return ready;
+  ready = KeepRunning(absl::StrCat(state, kLog));
+  if (ready.ok() && !shepherd_.has_all()) {
+    ready =
+        absl::UnavailableError("the job's shepherd there reads nothing: it is stopped, or hangs");
+  }
+  if (!ready.ok()) holdings_.RemoveDirectory();
+  return ready;
+}
+
+bool Joining::Leave() {
+  if (absl::Status shown = holdings_.ShowDirectory(); !shown.ok()) {
+    log::Error(absl::StrCat("cannot leave the job to another agent: ", shown.message()));
+    return false;
+  }
+  agent_.successor->leave();
+  return true;
 }
 
 // The servers of the ranks listen there; they outlive us, as the ranks do. One that does not come

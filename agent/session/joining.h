@@ -49,8 +49,19 @@ class Joining {
   // does not begin here, and the launcher has been told why.
   bool Prepare();
 
+  // Whether processes of ours outlive the launcher's connection here.
+  static absl::Status MayBeLeft();
+  // While workers run, of an agent without a folder of the job: makes one in `state`, for an agent
+  // that comes after us, and tells the shepherd to wait for that. `used`: see ReportedJob. The
+  // error says why it cannot be.
+  absl::Status PrepareToBeLeft(const std::string& state, v1::Reserve used);
+  // After that: leaves the job to the next agent, and this process with it. False: it cannot be
+  // found, which was logged.
+  bool Leave();
+
  private:
   bool PrepareResident();
+  absl::Status KeepRunning(const std::string& log);
   void GiveHeldPorts();
   void TellWelcome(v1::SessionEvent event);
   v1::SessionEvent WelcomeEvent() const;

@@ -10,6 +10,9 @@ namespace {
 constexpr std::chrono::milliseconds kLongestGrace = std::chrono::hours(1);
 // Of what a launcher calls itself: the Hello it came in is kept for agents after us.
 constexpr size_t kMostOfLauncher = 256;
+// A launcher that wants to leave its job to another does so within seconds, or not at all: after
+// that the job ends with its stream again.
+constexpr Duration kTimeToLeave = std::chrono::seconds(30);
 
 }  // namespace
 
@@ -55,6 +58,11 @@ void Life::TakeOver(const v1::Hello& hello) {
   hello_.set_launcher(hello.launcher().substr(0, kMostOfLauncher));
 }
 
+void Life::SetKept() {
+  kept_ = true;
+  kept_until_ = now_ + kTimeToLeave;
+}
+
 void Life::Start() {
   started_ = true;
   state_ = SessionState::kRunning;
@@ -64,7 +72,7 @@ void Life::Finish(absl::Status status) {
   // A shepherd that keeps running without us must hear that it is not to.
   const bool lives = state_ == SessionState::kRunning || state_ == SessionState::kOrphaned ||
                      state_ == SessionState::kReleasing || state_ == SessionState::kFinished;
-  if (self_.resumable && lives) {
+  if (waits_for_agents() && lives) {
     v1::ShepherdRequest release;
     release.mutable_release();
     Do(SendShepherd{std::move(release)});

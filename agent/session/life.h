@@ -48,6 +48,12 @@ class Life {
   Duration patience() const { return PatienceOf(hello_); }
   // Its launcher may have died, and another be yet to come: how it ended is kept for that.
   bool is_detached() const { return self_.resumable && hello_.generation() > 0; }
+  // Its shepherd waits for another agent when we leave, and is to be let go by a word.
+  bool waits_for_agents() const { return self_.resumable || kept_; }
+  // It does so as the launcher wanted to leave the job to another just now.
+  bool was_just_kept() const { return kept_ && now_ < kept_until_; }
+  void SetKept();
+  void SetLost() { kept_ = false; }  // nobody could take over what is left
   // The launcher's, as far as anybody waits for it.
   uint32_t grace_ms() const;
   // The shepherd has been given its part: there may be workers.
@@ -71,6 +77,8 @@ class Life {
   SessionState state_ = SessionState::kNew;
   v1::Hello hello_;  // empty while kNew
   bool started_ = false;
+  bool kept_ = false;
+  TimePoint kept_until_;
   std::vector<Action> actions_;
 };
 

@@ -111,20 +111,49 @@ void LogRelay::Attach(std::shared_ptr<Writer> writer, const v1::LogsRequest& req
   source_.reset();
   writer_ = std::move(writer);
   ++reader_;
+  writing_ = over_ = false;
   sent_.clear();
-  v1::ReadLogs ask;
-  ask.set_reclaim(reclaim_);
-  ask.set_most_data(request.most_data());
-  *ask.mutable_from() = request.from();
+  most_data_ = request.most_data();
   for (const v1::LogPosition& position : request.from()) {
     sent_[{position.rank(), position.stream()}] = position.offset();
   }
+  OpenForLauncher();
+}
+
+v1::LogPositions LogRelay::KeepTaken() {
+  // What was read and not sent on comes again.
+  if (std::exchange(reclaim_, false) && source_ != nullptr && !writing_ && !over_) {
+    OpenForLauncher();
+  }
+  v1::LogPositions forgotten;
+  for (const auto& [key, offset] : sent_) {
+    v1::LogPosition& position = *forgotten.add_streams();
+    position.set_rank(key.first);
+    position.set_stream(key.second);
+    position.set_offset(offset);
+  }
+  return forgotten;
+}
+
+// From where it is.
+void LogRelay::OpenForLauncher() {
+  v1::ReadLogs ask;
+  ask.set_reclaim(reclaim_);
+  ask.set_most_data(most_data_);
+  for (const auto& [key, offset] : sent_) {
+    v1::LogPosition& from = *ask.add_from();
+    from.set_rank(key.first);
+    from.set_stream(key.second);
+    from.set_offset(offset);
+  }
+  reclaims_ = reclaim_;
   LogSource::Handlers handlers;
   handlers.on_piece = [this](const v1::LogPosition& at, const link::SharedBytes& data) {
     Forward(at, data);
   };
   handlers.on_over = [this](const absl::StatusOr<v1::LogsEnd>& how) { EndLauncher(how); };
   absl::StatusOr<std::shared_ptr<LogSource>> source = Open(ask, std::move(handlers));
+  if (!source.ok() && source_ != nullptr) return;  // it may still have something
   if (!source.ok() && !absl::IsUnavailable(source.status())) {
     return writer_->Finish(source.status());
   }
@@ -141,6 +170,7 @@ void LogRelay::Forward(const v1::LogPosition& at, const link::SharedBytes& data)
   chunk.set_rank(at.rank());
   chunk.set_stream(at.stream());
   chunk.set_offset(at.offset());
+  writing_ = true;
   writer_->WriteBytes(rpc::SerializeWith(chunk, v1::LogChunk::kDataFieldNumber, data),
                       [this, alive = alive_, reader = reader_](bool ok) {
                         if (*alive) Taken(reader, ok);
@@ -149,12 +179,15 @@ void LogRelay::Forward(const v1::LogPosition& at, const link::SharedBytes& data)
 
 void LogRelay::Taken(uint64_t reader, bool ok) {
   if (reader != reader_ || source_ == nullptr) return;
+  writing_ = false;
+  if (ok && reclaims_ != reclaim_ && !over_) return OpenForLauncher();
   if (ok) return source_->Next();
   // Its launcher is gone, and has not acknowledged it.
   source_.reset();
 }
 
 void LogRelay::EndLauncher(const absl::StatusOr<v1::LogsEnd>& how) {
+  over_ = true;
   std::string lost = how.ok() ? Escape(how->lost(), kMostOfWhy) : Lost();
   if (!lost.empty()) log::Error(lost);
   if (lost.empty()) {

@@ -55,6 +55,10 @@ class LogRelay {
   // The launcher's reader, from the positions that it names. It takes the place of the one before.
   void Attach(std::shared_ptr<Writer> writer, const v1::LogsRequest& request);
 
+  // From now on the shepherd is to keep what the launcher does not name as taken. Returns up to
+  // where it may have forgotten.
+  v1::LogPositions KeepTaken();
+
   // For others: a piece from `offset` on, or from the first byte after it that the spool still has.
   // Nothing of what the launcher gets changes. NOT_FOUND: no such stream.
   void Read(const v1::ReadLogRequest& request, OnRead done);
@@ -72,6 +76,7 @@ class LogRelay {
                                                   LogSource::Handlers handlers);
   absl::StatusOr<std::shared_ptr<LogSource>> OpenForOthers(v1::ReadLogs request,
                                                            LogSource::Handlers handlers);
+  void OpenForLauncher();
   void Forward(const v1::LogPosition& at, const link::SharedBytes& data);
   void Taken(uint64_t reader, bool ok);
   void EndLauncher(const absl::StatusOr<v1::LogsEnd>& how);
@@ -79,7 +84,7 @@ class LogRelay {
   std::string Lost() const;
 
   loop::Loop& loop_;
-  const bool reclaim_;
+  bool reclaim_;
   Handlers handlers_;
   std::set<uint32_t> ranks_;  // that may have output
   bool started_ = false;
@@ -88,7 +93,11 @@ class LogRelay {
   // The launcher's reader.
   std::shared_ptr<Writer> writer_;
   std::shared_ptr<LogSource> source_;
+  uint32_t most_data_ = 0;
   std::map<Key, uint64_t> sent_;  // where it is
+  bool reclaims_ = false;         // what source_ was asked
+  bool over_ = false;             // it has all there is, or why not
+  bool writing_ = false;          // a piece is on its way to it
   uint64_t reader_ = 0;           // the how many-th
   // Others'.
   std::vector<std::weak_ptr<LogSource>> others_;

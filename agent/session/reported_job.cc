@@ -115,6 +115,12 @@ void ReportedJob::OnReport(v1::Report report) {
   feed(reported);
 }
 
+v1::Reserve ReportedJob::Used() const {
+  v1::Report report;
+  *report.mutable_job() = status_.View(SessionState::kRunning, /*away=*/false);
+  return ReservedBy(report, {});
+}
+
 v1::JobOnNode ReportedJob::Describe(SessionState state, bool away) const {
   v1::JobOnNode job = status_.View(state, away);
   for (v1::RankOnNode& rank : *job.mutable_ranks()) {

@@ -37,6 +37,8 @@ class ReportedJob {
   void SetStopping() { status_.SetStopping(); }
   bool has_part() const { return status_.has_part(); }
 
+  // What the job uses here by its shepherd's word, for an agent that was asked to reserve nothing.
+  v1::Reserve Used() const;
   // All but whose job it is, and since when.
   v1::JobOnNode Describe(SessionState state, bool away) const;
   LogRelay& logs() { return relay_; }

@@ -159,6 +159,7 @@ void Session::OnStreamClosed() {
   launcher_.Close();
   shepherd_->Detach();
   Feed(LauncherGone{});
+  if (*alive && core_.MayBeLeft() && joining_.Leave()) return;
   // The call is over, or its connection could not be.
   if (!*alive || !agent_.self.resumable) return;
   launcher_.Finish(absl::CancelledError("the launcher is gone"));
@@ -246,6 +247,7 @@ void Session::Do(Action& action) {
       [this](OpenChannels&) { Open(); },
       [this](TellAgain&) { SayAgain(); },
       [this](PrepareStart&) { Prepare(); },
+      [this](session::PrepareToBeLeft&) { PrepareToBeLeft(); },
       [this](LookAtGpus&) { gpus_.Look(); },
       [this](GiveBack& give) {
         gpus_.OnGivenBack();
@@ -278,6 +280,20 @@ void Session::Prepare() {
   v1::ShepherdRequest request;
   request.mutable_end_job();
   ToShepherd(request);
+}
+
+void Session::PrepareToBeLeft() {
+  if (agent_.successor == nullptr) return Feed(ReadyToBeLeft{});
+  if (const absl::Status may = Joining::MayBeLeft(); !may.ok()) {
+    return Feed(ReadyToBeLeft{std::string(may.message()), {}});
+  }
+  agent_.successor->find_place([this, alive = alive_](absl::StatusOr<std::string> place) {
+    if (!*alive) return;
+    const absl::Status ready =
+        place.ok() ? joining_.PrepareToBeLeft(*place, job_.Used()) : place.status();
+    if (!ready.ok()) return Feed(ReadyToBeLeft{std::string(ready.message()), {}});
+    Feed(ReadyToBeLeft{"", job_.logs().KeepTaken()});
+  });
 }
 
 void Session::ToShepherd(const v1::ShepherdRequest& request) {

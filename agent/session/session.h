@@ -95,6 +95,7 @@ class Session {
   void Do(Action& action);
   void Open();
   void Prepare();
+  void PrepareToBeLeft();
   void ToShepherd(const v1::ShepherdRequest& request);
   void SayAgain();
   void Warn(const std::string& message);

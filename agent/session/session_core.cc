@@ -83,6 +83,7 @@ enum Kind {
   kReserve,
   kLookAgain,
   kEndJob,
+  kKeepJob,
   kHeartbeat,
   kGoodbye,
   kUnknown,
@@ -101,6 +102,7 @@ enum Kind {
   kLeftoversGone,
   kGpusSeen,
   kStopAsked,
+  kReady,
   kKinds,
 };
 bool IsSaidByLauncher(Kind kind) { return kind <= kTakenOver; }
@@ -139,6 +141,7 @@ constexpr Row kTable[] = {
     {kReserve,        "Reserve",         {kIllegal,                 On<&Join::OnReserve>,     kIllegal,                 kIgnore,                  kIllegal,                  kIllegal,                     kIllegal}},
     {kLookAgain,      "LookAgain",       {kIllegal,                 On<&Join::OnLookAgain>,   kIllegal,                 kIgnore,                  kIllegal,                  kIllegal,                     kIllegal}},
     {kEndJob,         "EndJob",          {kIllegal,                 On<&Free::Hurry>,         On<&End::OnEndJob>,       kIgnore,                  On<&Free::Hurry>,          On<&Free::Hurry>,             On<&Free::Hurry>}},
+    {kKeepJob,        "KeepJob",         {kIllegal,                 kIllegal,                 On<&End::OnKeepJob>,      kIgnore,                  kIgnore,                   kIgnore,                      kIgnore}},
     {kHeartbeat,      "Heartbeat",       {kIllegal,                 kIgnore,                  kIgnore,                  kIgnore,                  kIgnore,                   kIgnore,                      kIgnore}},
     {kGoodbye,        "Goodbye",         {kIllegal,                 On<&End::OnGoodbye>,      On<&End::Orphan>,         kIgnore,                  On<&End::Abandon>,         On<&Free::OnGoodbye>,         On<&End::OnGoodbye>}},
     {kUnknown,        "a message that is the shepherd's, empty or unknown",
@@ -148,7 +151,7 @@ constexpr Row kTable[] = {
     {kResumed,        "",                {kIgnore,                  On<&Lease::OnResumed>,    On<&Lease::OnResumed>,    kIgnore,                  On<&Lease::OnResumed>,     On<&Lease::OnResumed>,        On<&Lease::OnResumed>}},
     {kTakenOver,      "",                {kIgnore,                  On<&Join::OnTakenOver>,   On<&Join::OnTakenOver>,   kIgnore,                  On<&Join::OnTakenOver>,    On<&Join::OnTakenOver>,       On<&Join::OnTakenOver>}},
     // Whether the stream that ended leaves a session to come back to is the agent's kind: resident
-    // (kAway) or not (kGone).
+    // (kAway) or not (kGone), unless the job may be left to another agent.
     {kAway,           "",                {On<&End::OnGone>,         On<&End::OnAway>,         On<&End::OnAway>,         kIgnore,                  On<&End::OnAway>,          On<&End::OnAway>,             On<&End::OnAway>}},
     {kGone,           "",                {On<&End::OnGone>,         On<&End::OnGone>,         On<&End::Orphan>,         kIgnore,                  On<&End::Abandon>,         On<&End::Leave>,              On<&End::OnGone>}},
     {kBroke,          "",                {On<&End::OnBroke>,        On<&End::OnBroke>,        On<&End::OnBroke>,        On<&End::OnBroke>,        On<&End::OnBroke>,         On<&End::OnBroke>,            On<&End::OnBroke>}},
@@ -159,6 +162,7 @@ constexpr Row kTable[] = {
     {kLeftoversGone,  "",                {kIgnore,                  kIgnore,                  kIgnore,                  kIgnore,                  On<&End::OnLeftoversGone>, kIgnore,                      kIgnore}},
     {kGpusSeen,       "",                {kIgnore,                  On<&Free::OnGpusBefore>,  kIgnore,                  kIgnore,                  kIgnore,                   On<&Free::OnGpusSeen>,        kIgnore}},
     {kStopAsked,      "",                {kIgnore,                  On<&Lease::OnStopAsked>,  On<&End::OnStopAsked>,    kIgnore,                  On<&Lease::OnStopAskedLate>, On<&Lease::OnStopAskedLate>, On<&Lease::OnStopAskedLate>}},
+    {kReady,          "",                {kIgnore,                  kIgnore,                  On<&End::OnReady>,        On<&End::OnReady>,        kIgnore,                   On<&End::OnReady>,            On<&End::OnReady>}},
 };
 
 // What happens without a word of anybody, in the order in which it does when several are due. No
@@ -219,6 +223,8 @@ Kind KindOf(const v1::SessionRequest& request) {
       return kLookAgain;
     case v1::SessionRequest::kEndJob:
       return kEndJob;
+    case v1::SessionRequest::kKeepJob:
+      return kKeepJob;
     case v1::SessionRequest::kHeartbeat:
       return kHeartbeat;
     case v1::SessionRequest::kGoodbye:
@@ -230,11 +236,11 @@ Kind KindOf(const v1::SessionRequest& request) {
 
 // A row for each event but Tick.
 struct RowOf {
-  bool resident;
+  bool outlives_us;
   Kind operator()(const Request& e) const { return KindOf(e.request); }
   Kind operator()(const Heard&) const { return kHeard; }
   Kind operator()(const JobFrame&) const { return kJobFrame; }
-  Kind operator()(const LauncherGone&) const { return resident ? kAway : kGone; }
+  Kind operator()(const LauncherGone&) const { return outlives_us ? kAway : kGone; }
   Kind operator()(const LauncherBroke&) const { return kBroke; }
   Kind operator()(const Resumed&) const { return kResumed; }
   Kind operator()(const TakenOver&) const { return kTakenOver; }
@@ -245,6 +251,7 @@ struct RowOf {
   Kind operator()(const LeftoversGone&) const { return kLeftoversGone; }
   Kind operator()(const GpusSeen&) const { return kGpusSeen; }
   Kind operator()(const StopAsked&) const { return kStopAsked; }
+  Kind operator()(const ReadyToBeLeft&) const { return kReady; }
   Kind operator()(const Tick&) const { return kKinds; }
 };
 
@@ -253,7 +260,7 @@ Handler Lookup(Kind kind, State state) { return kTable[kind].in[static_cast<size
 }  // namespace
 
 void SessionPhases::Dispatch(const Event& event) {
-  const Kind kind = std::visit(RowOf{life.self().resumable}, event);
+  const Kind kind = std::visit(RowOf{life.self().resumable || end.MayBeLeft()}, event);
   if (IsSaidByLauncher(kind)) {
     if (lease.given_up()) return;
     lease.OnHeard();
@@ -342,6 +349,8 @@ bool SessionCore::passes() const {
   return state() == State::kJoined || state() == State::kRunning || state() == State::kReleasing ||
          state() == State::kFinished;
 }
+
+bool SessionCore::MayBeLeft() const { return phases_->end.MayBeLeft(); }
 
 Duration SessionCore::grace() const {
   const Life& life = phases_->life;

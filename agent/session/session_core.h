@@ -48,6 +48,9 @@ class SessionCore {
   Duration most_silence() const;
   // The launcher is not connected and may come back.
   bool away() const;
+  // This agent's sessions end with their streams, but this one's shepherd waits for another agent,
+  // for which its launcher is leaving it.
+  bool MayBeLeft() const;
   // Of the workers, as far as we wait for it: none before there are any.
   Duration grace() const;
 

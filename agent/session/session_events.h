@@ -74,11 +74,16 @@ struct StopAsked {
   std::string message;  // who, for the launcher's report
   bool leaves = false;  // this node is to go away: the job may go on without it
 };
+// PrepareToBeLeft is done, or why it cannot be.
+struct ReadyToBeLeft {
+  std::string refused;
+  v1::LogPositions sent;  // of Kept
+};
 struct Tick {};  // a deadline may have passed
 
 using Event = std::variant<Request, Heard, JobFrame, LauncherGone, LauncherBroke, Resumed,
                            TakenOver, Reported, ShepherdAnswers, JobEnded, ShepherdGone,
-                           LeftoversGone, GpusSeen, StopAsked, Tick>;
+                           LeftoversGone, GpusSeen, StopAsked, ReadyToBeLeft, Tick>;
 
 // ---- actions ------------------------------------------------------------------------------
 // To the launcher, on channel 0: at once, or when it is back.
@@ -98,6 +103,9 @@ struct TellAgain {};
 struct SendWelcome {};  // with the inventory, which takes I/O to read
 // What the shepherd needs of us before it is given its part, which comes with the frames.
 struct PrepareStart {};
+// What an agent needs that has the job after us, whose sessions end with their streams. Answered by
+// ReadyToBeLeft.
+struct PrepareToBeLeft {};
 struct RunProbe {
   v1::ProbeRequest request;
 };
@@ -120,8 +128,9 @@ struct End {
   absl::Status status;
 };  // finish the stream; nothing comes after it
 
-using Action = std::variant<SendEvent, SendShepherd, OpenChannels, SendWelcome, TellAgain,
-                            PrepareStart, RunProbe, HoldPorts, ReserveShare, SendInventory,
-                            GiveBack, KillLeftovers, SkipContainers, LookAtGpus, End>;
+using Action =
+    std::variant<SendEvent, SendShepherd, OpenChannels, SendWelcome, TellAgain, PrepareStart,
+                 PrepareToBeLeft, RunProbe, HoldPorts, ReserveShare, SendInventory, GiveBack,
+                 KillLeftovers, SkipContainers, LookAtGpus, End>;
 
 }  // namespace dtrain::session

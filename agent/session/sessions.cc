@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/session/sessions.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <optional>
 
@@ -20,6 +22,8 @@ constexpr char kLogsMethod[] = "/dtrain.v1.Agent/Logs";
 constexpr size_t kMostStarting = 128;
 // Jobs of one user here, in whatever state: each takes a handful of the agent's descriptors.
 constexpr size_t kMostOfUser = 1024;
+// Folders that are removed at once: each takes a look at all processes.
+constexpr size_t kMostRemoved = 8;
 
 }  // namespace
 
@@ -163,20 +167,26 @@ void Sessions::EndEarlier(const v1::Hello& hello, const Owner& owner) {
   }
 }
 
-// Folders of jobs that ended while the disk was full or read-only.
+// Folders of jobs that ended while the disk was full or read-only. Not those of jobs that were left
+// to us, and whose launchers have yet to come.
 void Sessions::RemoveEnded() {
   if (!self_.resumable) return;
+  size_t looked_at = 0;
   for (const JobDirectory& directory : JobDirectory::List(state_directory_)) {
     const bool held = std::any_of(roster_.all().begin(), roster_.all().end(),
                                   [&](const std::unique_ptr<Session>& session) {
                                     return session != nullptr && session->Holds(directory);
                                   });
-    if (!held) directory.Remove();
+    const spawn::JobKey key{directory.uid().value_or(geteuid()), directory.job_id(),
+                            directory.attempt()};
+    if (held) continue;
+    if (++looked_at > kMostRemoved) break;
+    if (!JobDirectory::HasShepherd(key)) directory.Remove();
   }
 }
 
 void Sessions::Resume(std::shared_ptr<Session::Stream> stream, const auth::Identity& peer,
-                      const v1::Hello& hello) {
+                      const v1::Hello& hello, bool looked) {
   const auto has_shepherd = [&] {
     return peer.account &&
            JobDirectory::HasShepherd({peer.account->uid, hello.job_id(), hello.attempt()});
@@ -213,8 +223,14 @@ void Sessions::Resume(std::shared_ptr<Session::Stream> stream, const auth::Ident
         ": it was upgraded while the job ran, and ends the workers when the launcher's lease is "
         "over; upgrade agents across protocols when no job is running")));
   }
-  const auto lost = lost_.find({peer.account->uid, hello.job_id(), hello.attempt()});
+  const spawn::JobKey key{peer.account->uid, hello.job_id(), hello.attempt()};
+  const auto lost = lost_.find(key);
   if (lost != lost_.end()) return stream->Finish(absl::NotFoundError(lost->second));
+  const auto after = [this, stream, peer, hello](const absl::Status& decided) {
+    if (decided.ok()) return Resume(stream, peer, hello, /*looked=*/true);
+    stream->Finish(absl::UnavailableError(std::string(decided.message())));
+  };
+  if (session == nullptr && !looked && AdoptLate(key, after)) return;
   // Not ours: that it is unknown here says nothing about it.
   if (has_shepherd()) {
     return stream->Finish(absl::UnavailableError(
@@ -309,25 +325,48 @@ void Sessions::AdoptAll(absl::AnyInvocable<void(absl::Status)> done) {
   } else {
     return done(withheld.status());
   }
-  const auto shared = std::make_shared<absl::AnyInvocable<void(absl::Status)>>(std::move(done));
+  JobDirectory::RemoveHidden(state_directory_);
+  BeginAdoption(std::move(done));
+  spawner_.WhenReady([this](absl::Status begun) {
+    if (begun.ok()) begun = adoption_->Begin(JobDirectory::List(state_directory_));
+    if (!begun.ok()) EndAdoption(begun);
+  });
+}
+
+bool Sessions::AdoptLate(const spawn::JobKey& key, absl::AnyInvocable<void(absl::Status)> then) {
+  if (!self_.resumable) return false;
+  std::vector<JobDirectory> left;
+  for (JobDirectory& directory : JobDirectory::List(state_directory_)) {
+    if (directory.job_id() == key.job_id && directory.attempt() == key.attempt &&
+        directory.uid() == key.uid) {
+      left.push_back(std::move(directory));
+    }
+  }
+  if (left.empty()) return false;
+  const bool first = adoption_ == nullptr;
+  BeginAdoption(std::move(then));
+  if (!first) return true;  // its launcher asks again
+  if (absl::Status begun = adoption_->Begin(std::move(left)); !begun.ok()) EndAdoption(begun);
+  return true;
+}
+
+void Sessions::BeginAdoption(absl::AnyInvocable<void(absl::Status)> done) {
+  after_adoption_.push_back(std::move(done));
+  if (adoption_ != nullptr) return;
   Adoption::Handlers handlers;
   handlers.on_job = [this](Adoption::Job job) { OnAdopted(std::move(job)); };
   handlers.on_lost = [this](const Adoption::Lost& lost) {
     lost_[lost.key] = lost.why;
     if (lost.record) LookAtGpus(lost.record->gpus(), lost.killed);
   };
-  handlers.on_decided = [this, shared] {
-    // It is on the stack.
-    loop_.Post([adoption = std::shared_ptr<Adoption>(std::move(adoption_))] {});
-    (*shared)(absl::OkStatus());
-  };
+  handlers.on_decided = [this] { EndAdoption(absl::OkStatus()); };
   adoption_ = std::make_unique<Adoption>(loop_, spawner_, std::move(handlers));
-  spawner_.WhenReady([this, shared](absl::Status begun) {
-    if (begun.ok()) begun = adoption_->Begin(state_directory_);
-    if (begun.ok()) return;
-    adoption_.reset();
-    (*shared)(std::move(begun));
-  });
+}
+
+void Sessions::EndAdoption(const absl::Status& how) {
+  // It may be on the stack.
+  loop_.Post([adoption = std::shared_ptr<Adoption>(std::move(adoption_))] {});
+  for (auto& done : std::exchange(after_adoption_, {})) done(how);
 }
 
 void Sessions::OnAdopted(Adoption::Job job) {
@@ -354,7 +393,8 @@ void Sessions::LookAtGpus(const v1::GpuUse& use, const std::set<uint32_t>& kille
 }
 
 Surroundings Sessions::Around() {
-  return {loop_, readers_, reservations_, self_, state_directory_};
+  return {loop_, readers_,         reservations_,
+          self_, state_directory_, successor_ ? &*successor_ : nullptr};
 }
 
 }  // namespace dtrain::session

@@ -40,6 +40,8 @@ class Sessions {
            Readers readers, loop::Task on_session_ended);
   ~Sessions();
 
+  // Without it no job outlives an agent whose sessions end with their streams.
+  void SetSuccessor(Successor successor) { successor_ = std::move(successor); }
   // Takes over what an agent before us has left, and calls `done` when that is decided for all.
   // Fails, and has touched none of it, when a record cannot be read now: the job may be well.
   void AdoptAll(absl::AnyInvocable<void(absl::Status)> done);
@@ -89,8 +91,14 @@ class Sessions {
   void RefuseShepherd(Session::Stream& stream, const Owner& owner, const absl::Status& why);
   void EndEarlier(const v1::Hello& hello, const Owner& owner);
   void RemoveEnded();
+  // A job that another agent has left to us since we started; false: there is none. `then` is
+  // called when that is decided.
+  bool AdoptLate(const spawn::JobKey& key, absl::AnyInvocable<void(absl::Status)> then);
+  void BeginAdoption(absl::AnyInvocable<void(absl::Status)> done);
+  void EndAdoption(const absl::Status& how);
+  // `looked`: for a job that was left to us.
   void Resume(std::shared_ptr<Session::Stream> stream, const auth::Identity& peer,
-              const v1::Hello& hello);
+              const v1::Hello& hello, bool looked = false);
   // How many of this user's launches have a process here and no job: they have not come to their
   // start, or are over, and their shepherds have yet to end.
   size_t Starting(uid_t uid) const;
@@ -108,6 +116,7 @@ class Sessions {
   Readers readers_;
   Reservations reservations_;
   loop::Task on_session_ended_;
+  std::optional<Successor> successor_;
   Roster roster_;
   Inquiries inquiries_;
   Visitors visitors_;
@@ -117,6 +126,7 @@ class Sessions {
   std::map<uid_t, std::shared_ptr<const bool>>
       presences_;                       // each held by the user's shepherds, too
   std::unique_ptr<Adoption> adoption_;  // until all is decided
+  std::vector<absl::AnyInvocable<void(absl::Status)>> after_adoption_;
   // Jobs whose shepherds could not be taken over: why, for their launchers.
   std::map<spawn::JobKey, std::string> lost_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);

@@ -44,6 +44,8 @@ class ShepherdChannel {
   // From now on events are handed over; what came before is kept for it. Again: to others.
   void Listen(Handlers handlers);
   // RESOURCE_EXHAUSTED: it is too long, and was not sent.
+  // All that was sent has left us.
+  bool has_all() const { return gone_ || channel_->queued_bytes() == 0; }
   absl::Status Send(const v1::ShepherdRequest& request, int fd = -1);
   // Asks for output; the socket on which it comes. UNAVAILABLE: the shepherd is gone.
   absl::StatusOr<os::UniqueFd> ReadLogs(const v1::ReadLogs& request);

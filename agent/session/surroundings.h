@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/functional/any_invocable.h"
+#include "absl/status/statusor.h"
 #include "agent/inventory/gpu_watch.h"
 #include "agent/inventory/nvml.h"
 #include "agent/session/reservations.h"
@@ -37,13 +39,23 @@ struct Readers {
   WatchGpus watch;
 };
 
+// Of an agent whose sessions end with their streams: how a job may outlive it.
+struct Successor {
+  // Hands over on the loop where an agent after us will look for jobs, or why there is no such
+  // place.
+  std::function<void(std::function<void(absl::StatusOr<std::string>)>)> find_place;
+  // It may have the job from now on: we leave at once.
+  loop::Task leave;
+};
+
 // What a session has of its agent. References outlive it.
 struct Surroundings {
   loop::Loop& loop;
   Readers& readers;
   Reservations& reservations;
   Identity self;
-  std::string state_directory;  // when self.resumable
+  std::string state_directory;     // when self.resumable
+  Successor* successor = nullptr;  // null: when self.resumable, or there can be none
 };
 
 }  // namespace dtrain::session

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/shepherd/agent_line.h"
 
+#include <fcntl.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <chrono>
@@ -14,6 +16,17 @@
 #include "common/log/log.h"
 
 namespace dtrain::shepherd {
+namespace {
+
+// Our log was the launcher's connection, or its terminal, which ends only when we let it go.
+void LogInto(const std::string& path) {
+  os::UniqueFd log(open(path.c_str(),
+                        O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK, 0600));
+  if (!log) log.Reset(open("/dev/null", O_WRONLY | O_CLOEXEC));
+  if (log) (void)dup2(log.get(), STDERR_FILENO);
+}
+
+}  // namespace
 
 AgentLine::AgentLine(loop::Loop& loop, os::UniqueFd socket, Handlers handlers)
     : loop_(loop),
@@ -160,6 +173,7 @@ void AgentLine::Keep(v1::KeepRunning keep, os::UniqueFd bound) {
     return;
   }
   kept_ = std::move(keep);
+  if (!kept_->log().empty()) LogInto(kept_->log());
   Open(std::move(bound), std::nullopt);
 }
 

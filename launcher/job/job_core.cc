@@ -256,7 +256,8 @@ Kind KindOf(const v1::SessionEvent& message) {
       return kWarning;
     case v1::SessionEvent::kHeartbeat:
       return kHeartbeat;
-    case v1::SessionEvent::kOpened:  // of the connection, not of the job
+    case v1::SessionEvent::kOpened:  // of the connection, or of another launcher, not of the job
+    case v1::SessionEvent::kKept:
     case v1::SessionEvent::kAttached:
     case v1::SessionEvent::KIND_NOT_SET:
       return kUnknown;

@@ -236,7 +236,7 @@ the hosts are asked, which know no times. They answer to the job's owner and to 
     return R"(JOB is an id as dtrain ps shows it, or its first four or more characters; without it, the only running
 job that was launched from this directory. Its workers go on, and notice nothing but the end of their stdin. dtrain launch ends where it
 was started, with exit code 210. From then on dtrain attach, wait, stop and show know the job; its
-output is kept from then on, and the last of what came before. All hosts must run a resident agent.
+output is kept from then on, and the last of what came before. Hosts without a resident agent get a private one.
 )";
   }
   return R"(JOB is an id as dtrain ps shows it, or its first four or more characters, or the name of a detached job; leave

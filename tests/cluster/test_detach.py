@@ -1,16 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """`dtrain detach`: a job that was launched from a terminal goes on without it."""
+import glob
 import json
 import os
 import re
 import shutil
 import signal
+import subprocess
 import time
 
+import leftovers
 import pytest
 from detached import Job
 from launching import Launch, read_all, wait_until
-from test_detached import COUNTS, all_workers, check_output, ended, residents, state  # noqa: F401
+from test_detached import COUNTS, all_workers, check_output, ended, launch, private, residents, state  # noqa: F401
 
 FLAGS = ["--lease", "3s", "--grace", "1s"]
 STILL_RUNNING = 210
@@ -182,6 +185,112 @@ def test_staged_code_goes_on(cluster, residents, ended):  # noqa: F811
                                          'done; [ "$DTRAIN_ATTEMPT" = 1 ] || exit 5\n')
 
 
+# ---- Over ssh, without resident agents ----
+
+def to_be_left(cluster):
+    """Folders of jobs that bridges keep ready for a private agent."""
+    return [path for host in cluster.nodes for path in (host.base / "root/.cache/dtrain").glob("run-*/keep-*/kept/*")]
+
+
+# One host has a private agent already, which has to find the job beside its own.
+def test_without_resident_agents(cluster, private, ended):  # noqa: F811
+    launched, job = begin(cluster, [*FLAGS, "--bind", "none", *cluster.hosts_flag(1), "-x", "CODE=40", "--", *COUNTS])
+    beside = launch(cluster, [*FLAGS, "--bind", "none", "-H", "node1:1", "-x", "CODE=0", "--", *COUNTS])
+    assert len(private()) == 1
+    for rank in range(4):
+        launched.wait_for(f"[{rank}] {rank}:20\n")
+    before = all_workers(cluster)
+    dtrain(cluster, "detach", job.id)
+    result = launched.wait(60)
+    assert result.code == STILL_RUNNING, result
+    wait_until(lambda: len(private()) == 4, 10, lambda: job.log)
+    assert all_workers(cluster) == before and not to_be_left(cluster)
+    shown = {rank: lines_of(rank, result.out) for rank in range(4)}
+    wait_until(lambda: all(len(job.output(rank).splitlines()) > len(shown[rank]) + 20 for rank in range(4)), 60,
+               lambda: job.log)
+    assert all_workers(cluster) == before
+    ended()
+    assert 40 <= job.wait(60)["exit_code"] < 44, job.log
+    check_output(job, job.summary["verdict"]["first_failed_rank"])
+    assert beside.wait(60)["exit_code"] == 0
+    check_output(beside, 0)
+
+
+def holders(file):
+    """Processes other than this one that have it open."""
+    found = []
+    for path in glob.glob("/proc/[0-9]*/fd/*"):
+        try:
+            if os.path.samestat(os.stat(path), os.fstat(file.fileno())):
+                found.append(int(path.split("/")[2]))
+        except OSError:
+            pass  # it has just ended
+    return sorted({*found} - {os.getpid()})
+
+
+# What is on its way when the connection is cut is neither lost nor kept twice, and nothing of ours holds the terminal.
+@pytest.mark.parametrize("where", [["-H", "node1:1,node2:1"], ["-np", "2"]], ids=["ssh", "local"])
+def test_output_on_its_way(cluster, private, where):  # noqa: F811
+    numbers = "import sys\nfor i in range(400000): print(i)\nprint('up', flush=True)\nsys.stdin.read()\n" \
+              "for i in range(100000): print(i)"
+    folder = cluster.work()
+    launched, job = begin(cluster, ["--log-dir", "work/logs", "--bind", "none", *where, "--stdin", "all", "--",
+                                    "/usr/bin/python3", "-c", numbers], stdin=subprocess.PIPE)
+    dtrain(cluster, "detach", job.id)  # they are at it, and their stdin ends
+    result = launched.wait(60)
+    assert result.code == STILL_RUNNING, result
+    assert holders(launched._err) == []
+    assert job.wait(60)["exit_code"] == 0, job.log
+    wanted = [*map(str, range(400000)), "up", *map(str, range(100000))]
+    for rank in range(2):
+        assert (folder / f"logs/rank-{rank:05}.out").read_text().splitlines() == wanted
+    assert not to_be_left(cluster)
+
+
+# It stands for a moment: that is neither the job's end nor in the way of another try.
+def test_a_host_that_does_not_answer_in_time(cluster, private, ended):  # noqa: F811
+    launched, job = begin(cluster, ["--grace", "1s", *cluster.hosts_flag(1), "-x", "CODE=40", "--", *COUNTS])
+    before = all_workers(cluster)
+    bridge, = [pid for pid, _, line in leftovers.processes(cluster.nodes[2]) if "dtrain-agent" in line and "bridge" in line]
+    os.kill(bridge, signal.SIGSTOP)
+    try:
+        refused(cluster, launched, "node2 did not say within 6 s")
+    finally:
+        os.kill(bridge, signal.SIGCONT)
+    assert all_workers(cluster) == before
+    dtrain(cluster, "detach", job.id)
+    assert launched.wait(60).code == STILL_RUNNING
+    assert all_workers(cluster) == before
+    ended()
+    assert 40 <= job.wait(60)["exit_code"] < 44, job.log
+
+
+# Three hosts have said that they keep the job when the launcher is killed: nobody comes for it.
+@pytest.mark.launcher_killed
+def test_a_launcher_that_is_killed_before_it_hands_over(cluster, private):  # noqa: F811
+    launched, job = begin(cluster, [*FLAGS, *cluster.hosts_flag(1), "--", "sleep", "600"])
+    bridge, = [pid for pid, _, line in leftovers.processes(cluster.nodes[2]) if "dtrain-agent" in line and "bridge" in line]
+    os.kill(bridge, signal.SIGSTOP)
+    asker = Launch(cluster.head, [cluster.programs / "dtrain", "detach", job.id])
+    try:
+        wait_until(lambda: len(to_be_left(cluster)) == 3, 20, lambda: to_be_left(cluster))
+        launched.process.kill()
+        launched.process.wait(10)
+    finally:
+        os.kill(bridge, signal.SIGCONT)
+    assert asker.wait(60).code == 1
+    wait_until(lambda: not any("sleep" in line for host in cluster.nodes for line in names(host)), 60,
+               lambda: [names(host) for host in cluster.nodes])
+
+
+# A step ends with the command that srun started, and takes all its processes with it.
+def test_in_a_slurm_step(cluster):
+    launched, job = begin(cluster, ["-np", "2", "--", "sleep", "600"], env={"SLURM_STEP_ID": "0"})
+    refused(cluster, launched, "Slurm ends all processes of a step", "install the resident agent there")
+    assert not to_be_left(cluster)
+    stopped(launched)
+
+
 # ---- What cannot be, with the job as it was ----
 
 def refused(cluster, launched, *text):
@@ -196,13 +305,6 @@ def refused(cluster, launched, *text):
 def stopped(launched):
     launched.signal(signal.SIGTERM)
     assert launched.wait(60).code == 143
-
-
-def test_without_resident_agents(cluster):
-    launched, job = begin(cluster, [*FLAGS, *cluster.hosts_flag(1), "--", "sleep", "600"])
-    refused(cluster, launched, "no resident agent has its workers on node0 and 3 other hosts", "launch it with -d instead")
-    stopped(launched)
-    assert not (job.folder / "launcher.log").exists()  # it left the record of a job with a terminal
 
 
 def test_another_launchers_command_line(cluster, residents):  # noqa: F811
@@ -226,7 +328,6 @@ def test_while_it_starts_or_ends(cluster, residents):  # noqa: F811
 
 
 def names(host):
-    import leftovers
     return [line for _, _, line in leftovers.processes(host)]
 
 

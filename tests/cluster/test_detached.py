@@ -386,7 +386,7 @@ def test_fifty_readers_of_whom_one_never_reads(cluster, residents, ended):
 
 
 def private_agents(cluster):
-    return [pid for host in cluster.nodes for pid, state, line in leftovers.processes(host)
+    return [pid for host in [cluster.head, *cluster.nodes] for pid, state, line in leftovers.processes(host)
             if "dtrain-agent keep" in line and state != "Z"]
 
 
@@ -406,7 +406,7 @@ def private(cluster):
         for pid in private_agents(cluster):
             os.kill(pid, signal.SIGTERM)
         wait_until(lambda: not private_agents(cluster), 20, "a private agent stays")
-        for host in cluster.nodes:
+        for host in [cluster.head, *cluster.nodes]:
             for folder in (host.base / "root/.cache/dtrain").glob("run-*"):
                 shutil.rmtree(folder)
 

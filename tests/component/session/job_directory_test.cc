@@ -66,6 +66,28 @@ TEST_F(JobDirectoryTest, TheSameJobTwiceIsRefused) {
   EXPECT_TRUE(JobDirectory::Make(state_, {1001, "dtrain-1f", 0}).ok()) << "of another user";
 }
 
+TEST_F(JobDirectoryTest, AHiddenOneIsFoundFromShowOnAndByTheSameSocket) {
+  std::filesystem::remove(state_ + "/jobs");  // no agent has been here
+  const spawn::JobKey key{getuid(), "dtrain-1f", 0};
+  auto made = JobDirectory::MakeHidden(state_, key);
+  ASSERT_TRUE(made.ok()) << made.status();
+  os::UniqueFd shepherd = made->TakeSocket();
+  ASSERT_EQ(listen(shepherd.get(), 1), 0);
+  EXPECT_THAT(JobDirectory::List(state_), SizeIs(0));
+  EXPECT_TRUE(JobDirectory::HasShepherd(key));
+  JobDirectory::RemoveHidden(state_);  // it has one
+  ASSERT_TRUE(made->Show().ok());
+  EXPECT_TRUE(JobDirectory::HasShepherd(key));
+  const auto listed = JobDirectory::List(state_);
+  ASSERT_THAT(listed, SizeIs(1));
+  EXPECT_TRUE(listed[0].Connect().ok()) << listed[0].Connect().status();
+  shepherd.Reset();
+  ASSERT_TRUE(JobDirectory::MakeHidden(state_, {getuid(), "dtrain-2f", 0}).ok());
+  JobDirectory::RemoveHidden(state_);
+  EXPECT_TRUE(std::filesystem::is_empty(state_ + "/kept"));
+  EXPECT_THAT(JobDirectory::List(state_), SizeIs(1));
+}
+
 TEST_F(JobDirectoryTest, TheFolderOfAnOlderAgentIsRead) {
   std::filesystem::create_directory(state_ + "/jobs/dtrain-1f.2");
   const auto listed = JobDirectory::List(state_);

@@ -184,6 +184,28 @@ TEST_F(LogRelayTest, ANewReaderTakesThePlaceOfTheOneBefore) {
   ASSERT_TRUE(Until([&] { return second->bytes == "hello"; }));
 }
 
+// The launcher leaves the job to another, which begins where this one was: from now on the shepherd
+// forgets nothing that is only on its way.
+TEST_F(LogRelayTest, FromKeepTakenOnTheShepherdKeepsWhatTheLauncherHasNotNamed) {
+  const auto launcher = Attach();
+  sockets_[0].Send(LogShepherd::Piece(3, 0, "hello"));
+  ASSERT_TRUE(Until([&] { return launcher->bytes == "hello"; }));
+  const v1::LogPositions forgotten = relay_->KeepTaken();
+  ASSERT_EQ(forgotten.streams_size(), 1);
+  EXPECT_EQ(forgotten.streams(0).rank(), 3u);
+  EXPECT_EQ(forgotten.streams(0).offset(), 5u);
+  ASSERT_TRUE(Until([&] { return asked_.size() == 2; }));
+  EXPECT_FALSE(asked_[1].reclaim());
+  ASSERT_EQ(asked_[1].from_size(), 1);
+  EXPECT_EQ(asked_[1].from(0).offset(), 5u);
+  sockets_[1].Send(LogShepherd::Piece(3, 5, " world") + LogShepherd::EndOf(0, true));
+  ASSERT_TRUE(Until([&] { return launcher->end.has_value(); }));
+  EXPECT_TRUE(launcher->end->ok()) << *launcher->end;
+  EXPECT_EQ(launcher->bytes, "hello world");
+  EXPECT_EQ(relay_->KeepTaken().streams(0).offset(), 11u);
+  EXPECT_EQ(asked_.size(), 2u);
+}
+
 // While the node fails, which has a message of its own.
 TEST_F(LogRelayTest, WhatADeadShepherdHadNotSentIsReported) {
   const auto launcher = Attach();

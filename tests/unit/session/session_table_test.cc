@@ -76,6 +76,7 @@ class SessionTableTest : public ::testing::Test {
         {"reserve", Said([](auto& r) { r.mutable_reserve(); })},
         {"look_again", Said([](auto& r) { r.mutable_look_again(); })},
         {"end_job", Said([](auto& r) { r.mutable_end_job(); })},
+        {"keep_job", Said([](auto& r) { r.mutable_keep_job(); })},
         {"heartbeat", Said([](auto& r) { r.mutable_heartbeat(); })},
         {"goodbye", Said([](auto& r) { r.mutable_goodbye(); })},
         {"shepherds", Said([](auto& r) { r = OfTheShepherd(); })},
@@ -95,6 +96,7 @@ class SessionTableTest : public ::testing::Test {
         {"gpus_free", Gpus(0)},
         {"gpus_held", Gpus(uint64_t{1} << 30)},
         {"stop_asked", StopAsked{"by alice"}},
+        {"ready", ReadyToBeLeft{}},
         {"tick", Tick{}},
     };
     return *events;
@@ -175,6 +177,7 @@ constexpr char kOfAResidentAgent[] = R"(
   reserve          X    =      X        .        X        X        X         .        .
   look_again       X    =      X        .        X        X        X         .        .
   end_job          X    .      =        .        .        .        .         .        .
+  keep_job         X    X      =        .        .        .        .         .        .
   heartbeat        X    .      .        .        .        .        .         .        .
   goodbye          X    e      o        .        g        e        e         .        .
   shepherds        X    X      X        .        X        X        X         .        .
@@ -194,6 +197,7 @@ constexpr char kOfAResidentAgent[] = R"(
   gpus_free        .    .      .        .        .        f        .         .        e
   gpus_held        .    .      .        .        .        .        .         .        .
   stop_asked       .    =      =        .        =        =        =         .        .
+  ready            .    .      =        .        .        =        =         .        .
   tick             .    .      .        .        .        .        .         .        .
 )";
 
@@ -206,6 +210,7 @@ constexpr char kOfAnAgentOfOneJob[] = R"(
   reserve          X    =      X        .        X        X        X         .        -
   look_again       X    =      X        .        X        X        X         .        -
   end_job          X    .      =        .        .        .        .         .        -
+  keep_job         X    X      =        .        .        .        .         .        -
   heartbeat        X    .      .        .        .        .        .         .        -
   goodbye          X    e      o        .        g        e        e         .        -
   shepherds        X    X      X        .        X        X        X         .        -
@@ -225,6 +230,7 @@ constexpr char kOfAnAgentOfOneJob[] = R"(
   gpus_free        .    .      .        .        .        f        .         .        -
   gpus_held        .    .      .        .        .        .        .         .        -
   stop_asked       .    =      =        .        =        =        =         .        -
+  ready            .    .      =        .        .        =        =         .        -
   tick             .    .      .        .        .        .        .         .        -
 )";
 
@@ -236,6 +242,74 @@ TEST_F(SessionTableTest, EveryEventInEveryStateOfAResidentAgent) { Check(Rows(kO
 TEST_F(SessionTableTest, EveryEventInEveryStateOfAnAgentOfOneJob) {
   resident_ = false;
   Check(Rows(kOfAnAgentOfOneJob));
+}
+
+// A launcher hands its job over to another, which comes to it through another agent.
+TEST_F(SessionTableTest, AKeptJobIsLeftToAnotherAgentWhenItsStreamEnds) {
+  resident_ = false;
+  Session session = Reach({SessionState::kRunning});
+  const auto feed = [&](const Event& event) { return session.core.OnEvent(session.now, event); };
+  ReadyToBeLeft refused{"its disk is full", {}};
+  const std::vector<Action> told = feed(refused);
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_EQ(std::get<SendEvent>(told[0]).event.kept().refused(), "its disk is full");
+  EXPECT_FALSE(session.core.MayBeLeft());
+  ReadyToBeLeft ready;
+  ready.sent.add_streams()->set_offset(7);
+  EXPECT_EQ(std::get<SendEvent>(feed(ready)[0]).event.kept().sent().streams(0).offset(), 7u);
+  EXPECT_TRUE(session.core.MayBeLeft());
+  EXPECT_TRUE(feed(LauncherGone{}).empty());  // its workers are not ended
+  EXPECT_EQ(session.core.state(), SessionState::kRunning);
+}
+
+TEST_F(SessionTableTest, AKeptJobWhoseShepherdDiesIsEndedAsAnyOther) {
+  resident_ = false;
+  Session session = Reach({SessionState::kRunning});
+  session.core.OnEvent(session.now, ReadyToBeLeft{});
+  session.core.OnEvent(session.now, ShepherdGone{"killed"});
+  EXPECT_FALSE(session.core.MayBeLeft());
+  session.core.OnEvent(session.now, LauncherGone{});
+  EXPECT_EQ(session.core.state(), SessionState::kReaping);
+}
+
+TEST_F(SessionTableTest, AKeptJobThatIsToEndIsNotLeft) {
+  resident_ = false;
+  for (const bool by_launcher : {true, false}) {
+    Session session = Reach({SessionState::kRunning});
+    session.core.OnEvent(session.now, ReadyToBeLeft{});
+    session.core.OnEvent(session.now, by_launcher ? Said([](auto& r) { r.mutable_end_job(); })
+                                                  : Event(StopAsked{"by alice"}));
+    EXPECT_FALSE(session.core.MayBeLeft());
+    session.core.OnEvent(session.now, LauncherGone{});
+    EXPECT_EQ(session.core.state(), SessionState::kOrphaned);
+  }
+}
+
+// The launcher has stayed, as another host refused: the job ends with its stream again, and the
+// shepherd, which would wait for another agent, is let go.
+TEST_F(SessionTableTest, AJobIsKeptForSecondsOnly) {
+  resident_ = false;
+  Session session = Reach({SessionState::kRunning});
+  session.core.OnEvent(session.now, ReadyToBeLeft{});
+  session.now += seconds(29);
+  session.core.OnEvent(session.now, Heard{});
+  EXPECT_TRUE(session.core.MayBeLeft());
+  session.now += seconds(1);
+  session.core.OnEvent(session.now, Heard{});
+  EXPECT_FALSE(session.core.MayBeLeft());
+  session.core.OnEvent(session.now, LauncherGone{});
+  EXPECT_EQ(session.core.state(), SessionState::kOrphaned);
+}
+
+// Its shepherd would wait for the next one.
+TEST_F(SessionTableTest, TheShepherdOfAKeptJobIsLetGoAtItsEnd) {
+  resident_ = false;
+  Session session = Reach({SessionState::kFinished});
+  session.core.OnEvent(session.now, ReadyToBeLeft{});
+  const std::vector<Action> actions =
+      session.core.OnEvent(session.now, Said([](auto& r) { r.mutable_goodbye(); }));
+  ASSERT_EQ(actions.size(), 2u);
+  EXPECT_TRUE(std::get<SendShepherd>(actions[0]).request.has_release());
 }
 
 TEST_F(SessionTableTest, WhatALauncherSaysRenewsItsLeaseUnlessItWasGivenUp) {
