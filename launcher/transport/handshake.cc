@@ -83,6 +83,7 @@ HandshakeScanner::State HandshakeScanner::Scan() {
       at = scanned_;
     }
     if (at > kMaxNoise) {
+      scanned_ = at;
       return Fail(absl::StrCat("more than ", kMaxNoise >> 10,
                                " KiB of output came before any answer from an agent"));
     }

@@ -63,6 +63,15 @@ TEST(Handshake, TooMuchNoiseIsAnErrorThatQuotesItsFirstLine) {
   EXPECT_EQ(scanner.Feed("DTRAIN-AGENT/1 ready\n"), State::kFailed);
 }
 
+// The tag may come with the byte that is too much, after noise that came before.
+TEST(Handshake, TooMuchNoiseIsNamedByItsFirstLine) {
+  HandshakeScanner scanner;
+  EXPECT_EQ(scanner.Feed("  Loading modules\n"), State::kScanning);
+  EXPECT_EQ(scanner.Feed(std::string(80000, 'y') + "\nDTRAIN-AGENT/1 ready version=1\n"),
+            State::kFailed);
+  EXPECT_THAT(scanner.error().message(), HasSubstr("begins: \"Loading modules\""));
+}
+
 TEST(Handshake, ExactlyTheAllowedNoiseIsAllowed) {
   HandshakeScanner at_limit;
   EXPECT_EQ(at_limit.Feed(std::string(kMaxNoise - 1, 'x') + "\nDTRAIN-AGENT/1 ready\n"),
