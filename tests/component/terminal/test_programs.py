@@ -20,7 +20,7 @@ print("trained", rank)
 """)])
     bars = [re.compile(rf"^\[{rank}\] train: +\d+%\|.*\| \d+/200 \[", re.M) for rank in range(2)]
     screen.wait_for(lambda: all(bar.search(screen.text) for bar in bars))
-    half = re.compile(r"^\[1\] train:  50%.*100/200", re.M)
+    half = re.compile(r"^\[1\] train:  50%.*(99|100)/200", re.M)  # it draws when it has time
     screen.wait_for(lambda: half.search(screen.text))
     allow("enough")
     assert screen.end() == 0
