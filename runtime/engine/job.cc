@@ -316,9 +316,13 @@ MaybeError Job::FreeGroup(uint32_t id) {
 MaybeError Job::SetTimeout(uint32_t id, std::chrono::milliseconds timeout) {
   Group* const group = groups_.Find(id);
   if (group == nullptr) return Error{DTRAIN_ERROR_INVALID_ARGUMENT, "there is no such group"};
+  // One that has failed by a timeout of its own is still no failure of the job.
+  if (group->communicator != nullptr) {
+    if (MaybeError failure = group->communicator->failure()) return failure;
+  }
   group->has_own_timeout.store(timeout.count() > 0);
   group->timeout.store(timeout.count() > 0 ? timeout : env_.collective_timeout);
-  return group->communicator != nullptr ? group->communicator->failure() : std::nullopt;
+  return std::nullopt;
 }
 
 MaybeError Job::Leave(bool to_return) {

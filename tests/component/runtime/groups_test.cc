@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <poll.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <mutex>
@@ -351,6 +353,30 @@ TEST(GroupsTest, ATimeoutFailsItsGroupAlone) {
   RanksOptions nodes = Patient();
   nodes.mapping = "(vector,(0,3,1))";
   EXPECT_EQ(Ranks::Run(3, OneGroupTimesOut, nodes), AllZero(3));
+}
+
+// As torch.distributed does, which asks whether it may use a group again. A rank that waits in
+// dtrain_finalize for another one looks whether the job has failed meanwhile.
+TEST(GroupsTest, OneThatHasTimedOutAndIsAskedAboutDoesNotFailTheEnd) {
+  const auto ends = Ranks::Run(
+      2,
+      [](int rank) {
+        ASSERT_EQ(dtrain_init(nullptr), DTRAIN_OK);
+        dtrain_options options = DTRAIN_OPTIONS_INIT;
+        ASSERT_EQ(dtrain_group_create(0, 0, &options.group), DTRAIN_OK);
+        ASSERT_EQ(dtrain_group_set_timeout(options.group, 50), DTRAIN_OK);
+        dtrain_handle handle = 0;
+        if (rank == 0) {
+          ASSERT_EQ(dtrain_barrier_async(&options, &handle), DTRAIN_OK);
+          EXPECT_EQ(dtrain_wait(handle), DTRAIN_ERROR_TIMEOUT);
+          EXPECT_EQ(dtrain_group_set_timeout(options.group, 0), DTRAIN_ERROR_TIMEOUT);
+        }
+        EXPECT_EQ(dtrain_barrier(), DTRAIN_OK);
+        if (rank == 1) poll(nullptr, 0, 500);  // what rank 0 does meanwhile cannot be seen
+        EXPECT_EQ(dtrain_finalize(), DTRAIN_OK) << dtrain_last_error();
+      },
+      Patient());
+  EXPECT_EQ(ends, AllZero(2));
 }
 
 // Every kind, blocking and not, on groups of different shapes, in an order that only the seed
