@@ -50,7 +50,7 @@ class Detaching {
   PreparedLaunch& launch_;
   CampaignRun& campaign_;
   const std::unique_ptr<v1::Spec> spec_;
-  // Who asks whether we may, while that is being found out.
+  // Callers of Ask that wait for the answer.
   std::vector<absl::AnyInvocable<void(absl::Status)>> askers_;
   std::set<NodeId> unkept_;  // nodes that have yet to say that they keep the job
   uint32_t attempt_ = 0;     // of which they are

@@ -38,10 +38,10 @@ class EndPhase {
   void OnEndJob(const Request& request);
   void OnStopAsked(const StopAsked& stop);
 
-  // The launcher is about to leave the job to another, which comes to it through another agent.
+  // The launcher is about to hand the job to its successor, which connects through another agent.
   void OnKeepJob();
   void OnReady(const ReadyToBeLeft& ready);
-  // Whether that is so now: nobody has wanted its end meanwhile.
+  // Whether the job may be handed over now. False once anyone has asked for its end.
   bool MayBeLeft() const {
     return life_.was_just_kept() && !lease_.given_up() && !shepherd_.ends_workers();
   }

@@ -50,10 +50,10 @@ class Life {
   bool is_detached() const { return self_.resumable && hello_.generation() > 0; }
   // Its shepherd waits for another agent when we leave, and is to be let go by a word.
   bool waits_for_agents() const { return self_.resumable || kept_; }
-  // It does so as the launcher wanted to leave the job to another just now.
+  // It does so because the launcher asked for it within the last seconds, to hand the job over.
   bool was_just_kept() const { return kept_ && now_ < kept_until_; }
   void SetKept();
-  void SetLost() { kept_ = false; }  // nobody could take over what is left
+  void SetLost() { kept_ = false; }  // the shepherd is gone
   // The launcher's, as far as anybody waits for it.
   uint32_t grace_ms() const;
   // The shepherd has been given its part: there may be workers.

@@ -121,7 +121,7 @@ void LogRelay::Attach(std::shared_ptr<Writer> writer, const v1::LogsRequest& req
 }
 
 v1::LogPositions LogRelay::KeepTaken() {
-  // What was read and not sent on comes again.
+  // The new reader repeats what this one has read but not sent on.
   if (std::exchange(reclaim_, false) && source_ != nullptr && !writing_ && !over_) {
     OpenForLauncher();
   }

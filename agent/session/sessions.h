@@ -91,8 +91,8 @@ class Sessions {
   void RefuseShepherd(Session::Stream& stream, const Owner& owner, const absl::Status& why);
   void EndEarlier(const v1::Hello& hello, const Owner& owner);
   void RemoveEnded();
-  // A job that another agent has left to us since we started; false: there is none. `then` is
-  // called when that is decided.
+  // Takes over a job that another agent has left here since we started, and calls `then` when that
+  // is decided. False: no such job.
   bool AdoptLate(const spawn::JobKey& key, absl::AnyInvocable<void(absl::Status)> then);
   void BeginAdoption(absl::AnyInvocable<void(absl::Status)> done);
   void EndAdoption(const absl::Status& how);

@@ -27,7 +27,7 @@ class ShepherdWatch {
   // When it must have answered our request to end the workers. If it has, it is asked again.
   TimePoint AnswerDue() const { return answer_by_; }
   bool answered() const { return answered_; }
-  // It was told to.
+  // The shepherd was told to end them.
   bool ends_workers() const { return answer_by_ != kNever; }
   void AskAgain();
 

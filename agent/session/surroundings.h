@@ -41,8 +41,7 @@ struct Readers {
 
 // Of an agent whose sessions end with their streams: how a job may outlive it.
 struct Successor {
-  // Hands over on the loop where an agent after us will look for jobs, or why there is no such
-  // place.
+  // Reports, on the loop, the folder in which the next agent looks for jobs, or why there is none.
   std::function<void(std::function<void(absl::StatusOr<std::string>)>)> find_place;
   // It may have the job from now on: we leave at once.
   loop::Task leave;

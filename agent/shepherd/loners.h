@@ -33,7 +33,7 @@ class Loners {
 
   // The workers run.
   void Begin(const v1::JobPart& part, const std::vector<std::string>& agent_env);
-  // All have ended. If they have succeeded the launcher is told: else there is more to say.
+  // All have ended. Warns only if they have succeeded: a failure has a report of its own.
   void End(bool all_succeeded);
 
  private:
