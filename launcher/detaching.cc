@@ -16,8 +16,9 @@
 namespace dtrain {
 namespace {
 
-// Of nodes without a resident agent. `dtrain detach` itself waits for 15 s, of which the folder of
-// detached jobs may take 8.
+// `dtrain detach` waits for 15 s: for the folder of detached jobs, then for nodes without a
+// resident agent.
+constexpr Duration kFolderPatience = std::chrono::seconds(8);
 constexpr Duration kNodesPatience = std::chrono::seconds(6);
 
 }  // namespace
@@ -26,6 +27,7 @@ Detaching::Detaching(PreparedLaunch& launch, CampaignRun& campaign, std::unique_
     : launch_(launch),
       campaign_(campaign),
       spec_(std::move(spec)),
+      check_(launch.loop()),
       nodes_timer_(launch.loop()),
       patience_(launch.loop()) {}
 
@@ -47,9 +49,12 @@ void Detaching::Ask(absl::AnyInvocable<void(absl::Status)> may) {
   if (absl::Status now = May(); !now.ok()) return may(now);
   askers_.push_back(std::move(may));
   if (askers_.size() > 1) return;
-  Handover::CheckBeside(launch_.loop(), [this](const absl::Status& found) {
-    found.ok() ? KeepOnNodes() : Answer(found);
-  });
+  // A folder that stalls holds the caller, and not for ever, but never the job.
+  check_.Make(
+      "try the state folder", [] { return Handover::Check(); }, kFolderPatience,
+      absl::UnavailableError("the folder of detached jobs, below your home or "
+                             "XDG_STATE_HOME, does not answer: try again when it does"),
+      [this](const absl::Status& found) { found.ok() ? KeepOnNodes() : Answer(found); });
 }
 
 // Agents that live no longer than our connections to them.

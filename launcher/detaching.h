@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "common/base/ids.h"
 #include "common/loop/loop.h"
+#include "common/loop/threads.h"
 #include "launcher/campaign_run.h"
 #include "launcher/handover.h"
 #include "launcher/prepared_launch.h"
@@ -52,6 +53,7 @@ class Detaching {
   const std::unique_ptr<v1::Spec> spec_;
   // Callers of Ask that wait for the answer.
   std::vector<absl::AnyInvocable<void(absl::Status)>> askers_;
+  loop::PatientCall check_;  // of the folder
   std::set<NodeId> unkept_;  // nodes that have yet to say that they keep the job
   uint32_t attempt_ = 0;     // of which they are
   loop::Timer nodes_timer_;

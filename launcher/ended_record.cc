@@ -4,13 +4,11 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "common/loop/threads.h"
 #include "common/os/account.h"
 #include "common/os/append_file.h"
 #include "common/os/environment.h"
@@ -24,9 +22,6 @@
 
 namespace dtrain {
 namespace {
-
-// A launch that has ended is not held up by a file server that does not answer.
-constexpr Duration kRecordPatience = std::chrono::seconds(2);
 
 // Not synced: what a crash of the machine undoes is missed by nobody who waits for it.
 absl::Status WriteRecordFile(const std::string& path, absl::string_view bytes) {
@@ -93,34 +88,6 @@ absl::Status EndedRecord::Write() const {
   if (!keep.ok()) return absl::OkStatus();  // the next detached job that ends says why
   if (absl::Status listed = jobs.List().status(); !listed.ok()) return listed;
   return jobs.PruneSome(*keep, jobs.SureTime(absl::Now(), keep->age)).status();
-}
-
-void EndedRecord::WriteBeside(loop::Loop& loop, EndedRecord record,
-                              absl::AnyInvocable<void(absl::Status)> done) {
-  struct Waiting {
-    Waiting(loop::Loop& loop, absl::AnyInvocable<void(absl::Status)> done)
-        : done(std::move(done)), patience(loop) {}
-    absl::AnyInvocable<void(absl::Status)> done;
-    loop::Timer patience;
-    void Answer(const absl::Status& status) {
-      patience.Cancel();
-      if (done) std::exchange(done, nullptr)(status);
-    }
-  };
-  const auto waiting = std::make_shared<Waiting>(loop, std::move(done));
-  waiting->patience.After(kRecordPatience, [waiting] {
-    waiting->Answer(absl::UnavailableError("the state folder does not answer"));
-  });
-  auto thread =
-      loop::StartThread("keep what stays of the job",
-                        [&loop, waiting = waiting, record = std::move(record)]() mutable {
-                          absl::Status written = record.Write();
-                          loop.Post([waiting = std::move(waiting), written = std::move(written)] {
-                            waiting->Answer(written);
-                          });
-                        });
-  if (!thread.ok()) return waiting->Answer(thread.status());
-  thread->detach();
 }
 
 }  // namespace dtrain

@@ -31,11 +31,7 @@ class EndedRecord {
   };
   explicit EndedRecord(const Job& job);
 
-  // By a thread. `done` is called on the loop's thread when it is written, or cannot be, or the
-  // folder has not answered for two seconds: then nothing waits for it any longer.
-  static void WriteBeside(loop::Loop& loop, EndedRecord record,
-                          absl::AnyInvocable<void(absl::Status)> done);
-  // Blocks.
+  // Any thread. Blocks for as long as the folder's disk likes.
   absl::Status Write() const;
 
  private:

@@ -9,7 +9,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
 #include "common/base/exit_code.h"
-#include "common/loop/threads.h"
 #include "launcher/detached/jobs.h"
 #include "launcher/detached/log_segments.h"
 #include "launcher/detached/ourselves.h"
@@ -20,8 +19,6 @@ namespace {
 
 // It has to connect to all nodes.
 constexpr Duration kPatience = std::chrono::seconds(30);
-// Of who asks to detach a job.
-constexpr Duration kFolderPatience = std::chrono::seconds(8);
 
 absl::StatusOr<detached::Supervisor> ChooseSupervisor(const std::string& place) {
   return detached::ChooseSupervisor(detached::ReadSupervisorFacts(place));
@@ -45,31 +42,6 @@ absl::Status Handover::Check() {
   if (!place.ok()) return place.status();
   if (absl::Status tried = detached::Jobs(*place).Try(); !tried.ok()) return tried;
   return ChooseSupervisor(*place).status();
-}
-
-void Handover::CheckBeside(loop::Loop& loop, absl::AnyInvocable<void(absl::Status)> told) {
-  struct Asked {
-    Asked(loop::Loop& loop, absl::AnyInvocable<void(absl::Status)> task)
-        : told(std::move(task)), patience(loop) {}
-    absl::AnyInvocable<void(absl::Status)> told;
-    loop::Timer patience;
-    void Answer(const absl::Status& found) {
-      patience.Cancel();
-      if (told) std::exchange(told, nullptr)(found);
-    }
-  };
-  const auto asked = std::make_shared<Asked>(loop, std::move(told));
-  asked->patience.After(kFolderPatience, [asked] {
-    asked->Answer(
-        absl::UnavailableError("the folder of detached jobs, below your home or XDG_STATE_HOME, "
-                               "does not answer: try again when it does"));
-  });
-  auto thread = loop::StartThread("try the state folder", [&loop, asked = asked]() mutable {
-    absl::Status found = Check();
-    loop.Post([asked = std::move(asked), found = std::move(found)] { asked->Answer(found); });
-  });
-  if (!thread.ok()) return asked->Answer(thread.status());
-  thread->detach();
 }
 
 absl::StatusOr<std::unique_ptr<Handover>> Handover::Make(Job job) {

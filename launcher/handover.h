@@ -33,10 +33,8 @@ class Handover {
   };
 
   // Why this machine would not let its launcher run, or its folder takes nothing. Any thread.
+  // Blocks for as long as the folder's disk likes.
   static absl::Status Check();
-  // Likewise, found out by a thread that nobody waits for: a folder that stalls shall hold the
-  // asker, and not for ever, but never the job. `told` is called within 8 s, on the loop's thread.
-  static void CheckBeside(loop::Loop& loop, absl::AnyInvocable<void(absl::Status)> told);
   // Makes the job's folder and holds its lock. On failure there is no folder.
   static absl::StatusOr<std::unique_ptr<Handover>> Make(Job job);
   // We have let it go. Waits until another launcher has it, and says so or why not on stderr.

@@ -15,6 +15,12 @@
 #include "launcher/report/result_json.h"
 
 namespace dtrain {
+namespace {
+
+// A launch that has ended is not held up by a file server that does not answer.
+constexpr Duration kRecordPatience = std::chrono::seconds(2);
+
+}  // namespace
 
 JobEnd::JobEnd(const Around& around, absl::AnyInvocable<report::JobFacts()> facts, loop::Task done)
     : around_(around),
@@ -22,7 +28,8 @@ JobEnd::JobEnd(const Around& around, absl::AnyInvocable<report::JobFacts()> fact
       done_(std::move(done)),
       exit_code_(facts_().verdict.exit_code),
       patience_(around.loop),
-      summary_timer_(around.loop) {}
+      summary_timer_(around.loop),
+      keeping_(around.loop) {}
 
 void JobEnd::Begin(std::vector<std::string> details, bool stopped) {
   details_ = std::move(details);
@@ -61,11 +68,14 @@ void JobEnd::KeepRecord() {
     job.attempt = facts.campaign->ended().back().attempt;
   }
   if (facts.verdict.kind == job::Verdict::Kind::kWorker) job.failed = facts.verdict.rank;
-  EndedRecord::WriteBeside(around_.loop, EndedRecord(job), [this](const absl::Status& written) {
-    kept_ = true;
-    kept_status_ = written;
-    for (loop::Task& task : std::exchange(when_kept_, {})) task();
-  });
+  keeping_.Make(
+      "keep what stays of the job", [record = EndedRecord(job)] { return record.Write(); },
+      kRecordPatience, absl::UnavailableError("the state folder does not answer"),
+      [this](const absl::Status& written) {
+        kept_ = true;
+        kept_status_ = written;
+        for (loop::Task& task : std::exchange(when_kept_, {})) task();
+      });
 }
 
 // Nobody misses it who has not asked for more.

@@ -12,6 +12,7 @@
 #include "absl/strings/string_view.h"
 #include "common/base/clock.h"
 #include "common/loop/loop.h"
+#include "common/loop/threads.h"
 #include "common/os/scratch_folder.h"
 #include "launcher/cli/options.h"
 #include "launcher/end_hook.h"
@@ -80,6 +81,7 @@ class JobEnd {
   std::unique_ptr<EndHook> hook_;
   std::optional<os::ScratchFolder> summary_folder_;
   bool own_hook_begun_ = false;
+  loop::PatientCall keeping_;
   bool kept_ = false;  // the record is written, or nobody waits for it
   absl::Status kept_status_;
   std::vector<loop::Task> when_kept_;

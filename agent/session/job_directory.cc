@@ -112,9 +112,7 @@ absl::Status JobDirectory::Show() {
 
 void JobDirectory::RemoveHidden(const std::string& state) {
   for (const JobDirectory& directory : ListIn(absl::StrCat(state, kHidden))) {
-    const spawn::JobKey key{directory.uid().value_or(geteuid()), directory.job_id(),
-                            directory.attempt()};
-    if (!HasShepherd(key)) directory.Remove();
+    if (!HasShepherd(directory.key())) directory.Remove();
   }
 }
 

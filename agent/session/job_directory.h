@@ -2,6 +2,7 @@
 #pragma once
 
 #include <sys/types.h>
+#include <unistd.h>
 
 #include <cstdint>
 #include <optional>
@@ -31,16 +32,17 @@ class JobDirectory {
   static absl::StatusOr<JobDirectory> MakeHidden(const std::string& state,
                                                  const spawn::JobKey& job);
   absl::Status Show();
-  // Hidden ones whose shepherds are gone.
+  // Those of MakeHidden whose shepherds are gone.
   static void RemoveHidden(const std::string& state);
   // Those that are there: of jobs that run, or that a reboot or a crash has left.
   static std::vector<JobDirectory> List(const std::string& state);
 
   const std::string& path() const { return path_; }
-  // Of the job, by the folder's name.
+  // Of the job, by the folder's name. `key` takes us for the owner where the name has none.
   std::string job_id() const;
   uint32_t attempt() const;
   std::optional<uid_t> uid() const;
+  spawn::JobKey key() const { return {uid().value_or(geteuid()), job_id(), attempt()}; }
   // Of a new one, once, for the shepherd to listen on.
   os::UniqueFd TakeSocket() { return std::move(bound_); }
   absl::Status Write(const v1::JobRecord& record) const;

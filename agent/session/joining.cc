@@ -202,16 +202,15 @@ absl::Status Joining::MayBeLeft() {
   return absl::OkStatus();
 }
 
-// Twice changes nothing.
+// Twice changes nothing. A shepherd that we refuse has not been told either.
 absl::Status Joining::PrepareToBeLeft(const std::string& state, v1::Reserve used) {
   if (holdings_.has_directory()) return absl::OkStatus();
+  if (!shepherd_.has_all()) {
+    return absl::UnavailableError("the job's shepherd there reads nothing: it is stopped, or hangs");
+  }
   absl::Status ready = holdings_.MakeHiddenDirectory(state, std::move(used));
   if (!ready.ok()) return ready;
   ready = KeepRunning(absl::StrCat(state, kLog));
-  if (ready.ok() && !shepherd_.has_all()) {
-    ready =
-        absl::UnavailableError("the job's shepherd there reads nothing: it is stopped, or hangs");
-  }
   if (!ready.ok()) holdings_.RemoveDirectory();
   return ready;
 }

@@ -177,11 +177,9 @@ void Sessions::RemoveEnded() {
                                   [&](const std::unique_ptr<Session>& session) {
                                     return session != nullptr && session->Holds(directory);
                                   });
-    const spawn::JobKey key{directory.uid().value_or(geteuid()), directory.job_id(),
-                            directory.attempt()};
     if (held) continue;
     if (++looked_at > kMostRemoved) break;
-    if (!JobDirectory::HasShepherd(key)) directory.Remove();
+    if (!JobDirectory::HasShepherd(directory.key())) directory.Remove();
   }
 }
 
@@ -337,10 +335,7 @@ bool Sessions::AdoptLate(const spawn::JobKey& key, absl::AnyInvocable<void(absl:
   if (!self_.resumable) return false;
   std::vector<JobDirectory> left;
   for (JobDirectory& directory : JobDirectory::List(state_directory_)) {
-    if (directory.job_id() == key.job_id && directory.attempt() == key.attempt &&
-        directory.uid() == key.uid) {
-      left.push_back(std::move(directory));
-    }
+    if (directory.key() == key) left.push_back(std::move(directory));
   }
   if (left.empty()) return false;
   const bool first = adoption_ == nullptr;

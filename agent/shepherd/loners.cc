@@ -15,7 +15,6 @@
 #include "common/base/text.h"
 #include "common/os/fd.h"
 #include "common/os/file_system.h"
-#include "common/os/process_facts.h"
 #include "common/os/process_sockets.h"
 #include "common/os/process_tree.h"
 
@@ -56,6 +55,31 @@ bool IsMeantToBeShared(absl::string_view path) {
 
 }  // namespace
 
+void LonerWatch::OnTalk() {
+  anybody_talks_ = true;
+  shared_.reset();
+}
+
+bool LonerWatch::OnFile(uint32_t rank, const std::string& mounts,
+                        const os::FileBeingWritten& file) {
+  if (file.appends || IsMeantToBeShared(file.path)) return false;
+  // At the start of a file: a lock, a database, or still empty.
+  if (anybody_talks_ || shared_ || file.position == 0) return true;
+  if (writers_.size() == kMostWrittenPaths) writers_.clear();
+  const uint32_t first = writers_.try_emplace(mounts + file.path, rank).first->second;
+  if (first != rank) shared_ = {file.path, std::min(first, rank), std::max(first, rank)};
+  return true;
+}
+
+std::string LonerWatch::Tell() const {
+  if (!shared_) return "";
+  return absl::StrCat(
+      "ranks ", shared_->first, " and ", shared_->second, " both wrote ", Escape(shared_->path),
+      ", and no rank here was seen to talk to another: each ran the whole program by itself, and "
+      "the file that is left is from whichever wrote last. Join them (torch.distributed, Horovod, "
+      "MPI, libdtrain), or put the rank into the path");
+}
+
 Loners::Loners(loop::Loop& loop, const ShepherdCore& core, const Workers& workers,
                const PmiService& pmi, LauncherLine& launcher)
     : loop_(loop),
@@ -72,7 +96,7 @@ void Loners::Begin(const v1::JobPart& part, const std::vector<std::string>& agen
   if (std::find(env.begin(), env.end(), "DTRAIN_SINGLETONS=1") != env.end()) return;
   on_ = true;
   changes_.Reset(inotify_init1(IN_NONBLOCK | IN_CLOEXEC));
-  if (changes_) watch_.emplace(loop_, changes_.get());
+  if (changes_) on_change_.emplace(loop_, changes_.get());
   WatchFolder(LinkText(absl::StrCat("/proc/", workers_.all().front()->pid(), "/cwd")));
   Await();
   time_left_ = kMostAtOnce;
@@ -86,7 +110,7 @@ void Loners::Plan(Duration pause) {
     const TimePoint begin = Clock::now();
     Look();
     // Whether they talk is all that is left to be seen once two have written one file.
-    pause_ = std::min<Duration>(2 * pause_, shared_ ? kSharedTalkLook : kLastTalkLook);
+    pause_ = std::min<Duration>(2 * pause_, watch_.has_found() ? kSharedTalkLook : kLastTalkLook);
     pause_ = std::max<Duration>(pause_, kRestPerLook * (Clock::now() - begin));
     if (on_) Plan(pause_);
   });
@@ -96,45 +120,47 @@ void Loners::Stop() {
   on_ = false;
   timer_.Cancel();
   soon_.Cancel();
-  watch_.reset();
+  on_change_.reset();
   changes_.Reset();
 }
 
 // Whether any rank talks, and which processes there are now.
 void Loners::Look() {
   if (core_.state() != State::kRunning) return Stop();
+  if (HasAnyJoined()) watch_.OnTalk();
   for (const auto& worker : workers_.all()) {
-    if (worker->ended()) continue;
-    if (Talks(worker->rank())) return Stop();
-    std::vector<pid_t>& processes = processes_[worker->rank()];
-    processes = {worker->pid()};
-    for (size_t i = 0; i < processes.size() && processes.size() < kMostOfLoner; ++i) {
-      if (os::HasNetworkSocket(processes[i])) {
-        shared_.reset();
-        return Stop();
-      }
-      for (const pid_t child : os::ChildrenOfMainThread(processes[i])) processes.push_back(child);
+    if (!worker->ended() && !watch_.anybody_talks()) {
+      LookAtProcesses(worker->rank(), worker->pid());
     }
   }
+  if (watch_.anybody_talks()) return Stop();
   LookAtFiles();
 }
 
-bool Loners::Talks(uint32_t rank) {
-  if (!pmi_.HasJoined(rank)) return false;
-  shared_.reset();
-  return true;
+bool Loners::HasAnyJoined() const {
+  return std::any_of(workers_.all().begin(), workers_.all().end(),
+                     [this](const auto& worker) { return pmi_.HasJoined(worker->rank()); });
+}
+
+void Loners::LookAtProcesses(uint32_t rank, pid_t worker) {
+  std::vector<pid_t>& processes = processes_[rank];
+  processes = {worker};
+  for (size_t i = 0; i < processes.size() && processes.size() < kMostOfLoner; ++i) {
+    if (os::HasNetworkSocket(processes[i])) return watch_.OnTalk();
+    for (const pid_t child : os::ChildrenOfMainThread(processes[i])) processes.push_back(child);
+  }
 }
 
 // While nothing changes there is nothing to see.
 void Loners::Await() {
-  if (!watch_) return;
-  watch_->OnReadable([this] {
+  if (!on_change_) return;
+  on_change_->OnReadable([this] {
     char events[4096];
     for (int i = 0; i < kMostReads && read(changes_.get(), events, sizeof(events)) > 0; ++i) {
     }
     const TimePoint begin = Clock::now();
     LookAtFiles();
-    if (shared_) return Plan(Duration::zero());
+    if (watch_.has_found()) return Plan(Duration::zero());
     const TimePoint end = Clock::now();
     // Files are open for a moment only, so looks come one after the other as long as they may.
     time_left_ = std::min<Duration>(time_left_ + (end - looked_at_) / kRestPerLook, kMostAtOnce) -
@@ -146,24 +172,17 @@ void Loners::Await() {
 }
 
 void Loners::LookAtFiles() {
-  if (shared_ || core_.state() != State::kRunning) return;
+  if (core_.state() != State::kRunning) return;
   for (const auto& worker : workers_.all()) {
     if (worker->ended()) continue;
     std::vector<pid_t>& processes = processes_[worker->rank()];
     if (processes.empty()) processes = {worker->pid()};
     for (const pid_t process : processes) {
-      // In a container the same path is another file.
-      const std::string root = LinkText(absl::StrCat("/proc/", process, "/ns/mnt"));
+      if (watch_.has_found()) return;
+      const std::string mounts = LinkText(absl::StrCat("/proc/", process, "/ns/mnt"));
       for (const os::FileBeingWritten& file : os::FilesBeingWritten(process, kMostWritten)) {
-        if (file.appends || IsMeantToBeShared(file.path)) continue;
+        if (!watch_.OnFile(worker->rank(), mounts, file)) continue;
         WatchFolder(file.path.substr(0, file.path.rfind('/')));
-        if (file.position == 0) continue;  // a lock, a database, or still empty
-        if (writers_.size() == kMostWrittenPaths) writers_.clear();
-        const std::string key = absl::StrCat(root, file.path);
-        const uint32_t first = writers_.try_emplace(key, worker->rank()).first->second;
-        if (first == worker->rank()) continue;
-        shared_ = {file.path, std::min(first, worker->rank()), std::max(first, worker->rank())};
-        return;
       }
     }
   }
@@ -182,17 +201,9 @@ void Loners::WatchFolder(const std::string& folder) {
 void Loners::End(bool all_succeeded) {
   if (!on_) return;
   Stop();
-  if (!all_succeeded) return;
-  for (const auto& worker : workers_.all()) {
-    if (Talks(worker->rank())) return;
-  }
-  if (!shared_) return;
-  launcher_.Warn(absl::StrCat(
-      "ranks ", shared_->first, " and ", shared_->second, " both wrote ", Escape(shared_->path),
-      ", and no rank here was seen to talk to another: each ran the whole program by itself, and "
-      "of such a file the last one's is left. Join them (torch.distributed, Horovod, MPI, "
-      "libdtrain), "
-      "or put the rank into the path"));
+  if (HasAnyJoined()) watch_.OnTalk();
+  std::string text = all_succeeded ? watch_.Tell() : "";
+  if (!text.empty()) launcher_.Warn(std::move(text));
 }
 
 }  // namespace dtrain::shepherd

@@ -16,15 +16,40 @@
 #include "agent/shepherd/workers.h"
 #include "common/base/clock.h"
 #include "common/loop/loop.h"
+#include "common/os/process_facts.h"
 #include "common/os/unique_fd.h"
 #include "dtrain/v1/job.pb.h"
 
 namespace dtrain::shepherd {
 
-// Finds ranks of this node that write the same file although none of the job's has talked to
-// another: a program without a process group, of which -np 2 starts two that know nothing of each
-// other. Looks at the processes by /proc, now and then and when something changes in a folder to
-// which they write, and takes a hundredth of a core for that at most. Loop thread.
+// Which ranks of a node write the same file although none has talked to another. Pure.
+class LonerWatch {
+ public:
+  // A rank talks, or is about to: nothing more is to be known.
+  void OnTalk();
+  // A process of the rank has it open. `mounts` names the process's mount namespace: in a container
+  // the same path is another file. False: such files are meant to be shared.
+  bool OnFile(uint32_t rank, const std::string& mounts, const os::FileBeingWritten& file);
+
+  bool anybody_talks() const { return anybody_talks_; }
+  bool has_found() const { return shared_.has_value(); }
+  // For the user, once all have succeeded; "": nothing is wrong.
+  std::string Tell() const;
+
+ private:
+  // The first file that two have written, and the lower rank first.
+  struct Shared {
+    std::string path;
+    uint32_t first = 0, second = 0;
+  };
+  bool anybody_talks_ = false;
+  std::map<std::string, uint32_t> writers_;  // by mount namespace and path
+  std::optional<Shared> shared_;
+};
+
+// Finds ranks of this node that are a program without a process group: `-np 2` starts two that know
+// nothing of each other. Looks at the processes by /proc, now and then and when something changes
+// in a folder to which they write, and takes a hundredth of a core for that at most. Loop thread.
 class Loners {
  public:
   // `core`: it looks while workers run.
@@ -37,15 +62,11 @@ class Loners {
   void End(bool all_succeeded);
 
  private:
-  // Of a file: which rank wrote it. The first two of one file are told.
-  struct Shared {
-    std::string path;
-    uint32_t first = 0, second = 0;
-  };
   void Plan(Duration pause);
   void Look();
   void Await();
-  bool Talks(uint32_t rank);
+  bool HasAnyJoined() const;
+  void LookAtProcesses(uint32_t rank, pid_t worker);
   void LookAtFiles();
   void WatchFolder(const std::string& folder);
   void Stop();
@@ -58,15 +79,14 @@ class Loners {
   loop::Timer timer_;
   loop::Timer soon_;
   bool on_ = false;
+  LonerWatch watch_;
   Duration pause_{};
   Duration time_left_{};  // for looks at files
   TimePoint looked_at_{};
   std::map<uint32_t, std::vector<pid_t>> processes_;  // by rank, as of the last Look
-  std::map<std::string, uint32_t> writers_;           // by path
   std::set<std::string> folders_;
-  std::optional<Shared> shared_;
   os::UniqueFd changes_;  // inotify
-  std::optional<loop::FdWatch> watch_;
+  std::optional<loop::FdWatch> on_change_;
 };
 
 }  // namespace dtrain::shepherd

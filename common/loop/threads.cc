@@ -148,6 +148,48 @@ void BlockingPool::Work() {
   }
 }
 
+struct PatientCall::Shared {
+  std::mutex mutex;
+  PatientCall* caller;  // guarded by mutex; null: nobody waits, and the loop may be gone
+};
+
+PatientCall::~PatientCall() {
+  if (shared_ == nullptr) return;
+  const std::lock_guard lock(shared_->mutex);
+  shared_->caller = nullptr;
+}
+
+void PatientCall::Make(absl::string_view what, absl::AnyInvocable<absl::Status()> call,
+                       Duration patience, absl::Status late,
+                       absl::AnyInvocable<void(absl::Status)> done) {
+  DTRAIN_CHECK(shared_ == nullptr);
+  shared_ = std::make_shared<Shared>();
+  shared_->caller = this;
+  done_ = std::move(done);
+  patience_.After(patience, [this, late = std::move(late)] { End(late); });
+  auto thread = StartThread(what, [shared = shared_, call = std::move(call)]() mutable {
+    absl::Status status = call();
+    const std::lock_guard lock(shared->mutex);
+    if (shared->caller == nullptr) return;
+    shared->caller->loop_.Post([shared, status = std::move(status)] {
+      // Both are of the loop's thread, where no lock is needed to see this.
+      if (shared->caller != nullptr) shared->caller->End(status);
+    });
+  });
+  if (!thread.ok()) return End(thread.status());
+  thread->detach();
+}
+
+void PatientCall::End(const absl::Status& status) {
+  patience_.Cancel();
+  {
+    const std::lock_guard lock(shared_->mutex);
+    shared_->caller = nullptr;
+  }
+  shared_.reset();
+  std::exchange(done_, nullptr)(status);
+}
+
 struct BlockingWriter::Shared {
   Loop* loop;
   int fd;

@@ -3,6 +3,7 @@
 
 #include <condition_variable>
 #include <deque>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -49,6 +50,29 @@ class BlockingPool {
   std::vector<std::thread> threads_;  // guarded by mutex_; made as they are needed
   int idle_ = 0;                      // guarded by mutex_
   bool stopping_ = false;             // guarded by mutex_
+};
+
+// A call that may never return (a file server that is down), by a thread that nobody waits for.
+// Loop thread, except for the call itself.
+class PatientCall {
+ public:
+  explicit PatientCall(Loop& loop) : loop_(loop), patience_(loop) {}
+  ~PatientCall();  // a call that has not returned is left to itself
+  PatientCall(const PatientCall&) = delete;
+  PatientCall& operator=(const PatientCall&) = delete;
+
+  // One at a time. `done` is called once: on the loop with what `call` has returned, or with `late`
+  // after `patience`; or at once where there is no thread. `what`: as for StartThread.
+  void Make(absl::string_view what, absl::AnyInvocable<absl::Status()> call, Duration patience,
+            absl::Status late, absl::AnyInvocable<void(absl::Status)> done);
+
+ private:
+  struct Shared;
+  void End(const absl::Status& status);
+  Loop& loop_;
+  Timer patience_;
+  std::shared_ptr<Shared> shared_;  // with the thread, while somebody waits for it
+  absl::AnyInvocable<void(absl::Status)> done_;
 };
 
 // Writes to a descriptor that may block for as long as it likes (a terminal after Ctrl-S, a slow

@@ -11,9 +11,11 @@
 #include <atomic>
 #include <cerrno>
 #include <cstdio>
+#include <future>
 #include <optional>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "common/log/log.h"
 #include "common/os/fd.h"
@@ -81,6 +83,52 @@ TEST_F(ThreadsTest, PoolRunsAtMostItsLimitAtATime) {
   }
   Run();
   EXPECT_LE(most, 3);
+}
+
+TEST_F(ThreadsTest, APatientCallTellsWhatItReturned) {
+  PatientCall call(loop_);
+  absl::Status told;
+  call.Make(
+      "test", [] { return absl::NotFoundError("gone"); }, kDeadline, absl::UnavailableError("late"),
+      [&](const absl::Status& status) {
+        told = status;
+        loop_.Stop();
+      });
+  Run();
+  EXPECT_EQ(told.message(), "gone");
+}
+
+// A disk that does not answer holds nobody: not the first call, and not the loop's end by the
+// second.
+TEST(PatientCallTest, OneThatDoesNotReturnIsLeftAlone) {
+  std::promise<void> answer;
+  const std::shared_future<void> answered = answer.get_future().share();
+  std::promise<void> returned[2];
+  std::vector<std::string> told;
+  {
+    Loop loop;
+    PatientCall call(loop);
+    const auto make = [&](std::promise<void>& end, Duration patience) {
+      call.Make(
+          "test",
+          [answered, &end] {
+            answered.wait();
+            end.set_value_at_thread_exit();
+            return absl::OkStatus();
+          },
+          patience, absl::UnavailableError("late"),
+          [&](const absl::Status& status) {
+            told.emplace_back(status.message());
+            loop.Stop();
+          });
+    };
+    make(returned[0], std::chrono::milliseconds(1));
+    loop.Run();
+    make(returned[1], kDeadline);
+  }
+  answer.set_value();
+  for (std::promise<void>& end : returned) end.get_future().wait();
+  EXPECT_EQ(told, std::vector<std::string>{"late"});
 }
 
 TEST_F(ThreadsTest, WriterNeverBlocksTheLoopAndFinishMeansWritten) {

@@ -71,15 +71,5 @@ TEST_F(LonersTest, RanksThatTalkMayWriteWhatTheyLike) {
   EXPECT_FALSE(IsToldOf("both wrote"));
 }
 
-TEST_F(LonersTest, NorIsAnythingToldOfWhatIsMeantToBeShared) {
-  Run("kept = [open('log', 'ab'), open('of-' + rank, 'wb'), open('the.lock', 'wb')]\n"
-      "os.makedirs('jax_cache/x', exist_ok=True)\n"
-      "kept.append(open('jax_cache/x/y', 'wb'))\n"
-      "for f in kept:\n"
-      "    f.write(bytes(10)); f.flush()\n"
-      "time.sleep(1.5)\n");
-  EXPECT_FALSE(IsToldOf("both wrote"));
-}
-
 }  // namespace
 }  // namespace dtrain::shepherd
