@@ -51,6 +51,10 @@ void Inquiries::ReportNode(const auth::Identity& peer, absl::string_view method,
   if (absl::Status may = roster_.Check(peer, method, nullptr, nullptr); !may.ok()) {
     return done(std::move(may));
   }
+  const TimePoint now = agent_.loop.Now();
+  std::erase_if(callers_, [now](const auto& entry) {
+    return entry.second.waiting.empty() && entry.second.due <= now;
+  });
   // What decides on what a report may say.
   const std::string who = absl::StrCat(auth::RoleName(peer.role), " ", peer.name, " ",
                                        peer.account ? absl::StrCat(peer.account->uid) : "");
@@ -62,7 +66,7 @@ void Inquiries::ReportNode(const auth::Identity& peer, absl::string_view method,
   }
   callers.waiting.push_back(std::move(done));
   if (callers.waiting.size() > 1) return;
-  if (callers.due <= agent_.loop.Now()) return Answer(callers);
+  if (callers.due <= now) return Answer(callers);
   if (callers.timer == nullptr) callers.timer = std::make_unique<loop::Timer>(agent_.loop);
   callers.timer->At(callers.due, [this, &callers] { Answer(callers); });
 }
@@ -107,12 +111,6 @@ std::vector<v1::JobOnNode> Inquiries::JobsFor(const auth::Identity& peer) const 
     out.push_back(may ? session->Describe() : InName(session->Describe()));
   }
   return out;
-}
-
-absl::StatusOr<std::vector<v1::JobOnNode>> Inquiries::ListJobs(const auth::Identity& peer,
-                                                               absl::string_view method) {
-  if (absl::Status may = roster_.Check(peer, method, nullptr, nullptr); !may.ok()) return may;
-  return JobsFor(peer);
 }
 
 absl::StatusOr<v1::JobOnNode> Inquiries::DescribeJob(const auth::Identity& peer,

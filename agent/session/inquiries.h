@@ -32,8 +32,6 @@ class Inquiries {
   // tenth of the loop's time at most. RESOURCE_EXHAUSTED: many of them wait for one already.
   void ReportNode(const auth::Identity& peer, absl::string_view method,
                   absl::AnyInvocable<void(absl::StatusOr<v1::NodeReport>)> done);
-  absl::StatusOr<std::vector<v1::JobOnNode>> ListJobs(const auth::Identity& peer,
-                                                      absl::string_view method);
   // The job's last attempt. `owner`: an account, or empty if auth::Choose is to find the owner.
   // Only callers who may know that there is no such job get NOT_FOUND.
   absl::StatusOr<v1::JobOnNode> DescribeJob(const auth::Identity& peer, absl::string_view method,
@@ -69,7 +67,7 @@ class Inquiries {
   spawn::Quarantine& quarantine_;
   Roster& roster_;
   absl::AnyInvocable<v1::NodeReport()> about_;
-  std::map<std::string, Callers> callers_;  // as many as there are users
+  std::map<std::string, Callers> callers_;  // who wait, or have to
 };
 
 }  // namespace dtrain::session
