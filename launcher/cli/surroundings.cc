@@ -13,7 +13,7 @@
 #include "common/os/unique_fd.h"
 #include "launcher/cli/options.h"
 #include "launcher/cli/slurm_job.h"
-#include "launcher/hosts/read_hostfile.h"
+#include "launcher/hosts/hostfile.h"
 
 namespace dtrain::cli {
 namespace {

@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launcher/hosts/allocation.h"
 
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "common/base/text.h"
-#include "launcher/hosts/environment.h"
-#include "launcher/hosts/grid_engine.h"
 #include "launcher/hosts/host_list_builder.h"
-#include "launcher/hosts/host_spec.h"
-#include "launcher/hosts/hostfile_lines.h"
+#include "launcher/hosts/hostfile.h"
 #include "launcher/hosts/kubernetes.h"
 #include "launcher/hosts/slurm.h"
 #include "launcher/hosts/source.h"
@@ -132,6 +131,68 @@ absl::StatusOr<std::optional<Allocation>> DetectAllocation(const EnvLookup& env,
   absl::StatusOr<std::optional<Allocation>> mpi_job = ReadMpiJob(env, read);
   if (!mpi_job.ok() || *mpi_job) return mpi_job;
   return ReadIndexedJob(env, read, nodes);
+}
+
+std::optional<Variable> FirstSet(const EnvLookup& env, const std::vector<std::string>& names) {
+  for (const std::string& name : names) {
+    std::optional<std::string> value = env(name);
+    if (value && !value->empty()) return Variable{name, *std::move(value)};
+  }
+  return std::nullopt;
+}
+
+std::string Get(const EnvLookup& env, const std::string& name) { return env(name).value_or(""); }
+
+namespace {
+
+// `n1 4 all.q@n1 UNDEFINED`: a host, its slots, the queue and the processors. Several queues of a
+// host have a line each.
+absl::StatusOr<HostSpec> ParseLine(const Source& source, Position at, absl::string_view line) {
+  std::vector<absl::string_view> words =
+      absl::StrSplit(line, absl::ByAnyChar(" \t\r"), absl::SkipEmpty());
+  if (words.size() < 2) {
+    return source.Error(at, "host without a number of slots", words[0],
+                        "Grid Engine writes HOST SLOTS QUEUE PROCESSORS");
+  }
+  HostSpec spec;
+  spec.at = at;
+  auto pattern = HostPattern::Parse(source, at, words[0]);
+  if (!pattern.ok()) return pattern.status();
+  spec.pattern = *std::move(pattern);
+  const auto column = static_cast<size_t>(words[1].data() - line.data());
+  auto slots = ParseNumber(source, at.Plus(column), "slots", words[1], 1, kMaxSlots);
+  if (!slots.ok()) return slots.status();
+  spec.slots = *slots;
+  return spec;
+}
+
+}  // namespace
+
+absl::StatusOr<Allocation> ReadGridEngine(const EnvLookup& env, const FileReader& read) {
+  const std::string path = Get(env, "PE_HOSTFILE");
+  absl::StatusOr<std::string> text = read(path);
+  if (!text.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "PE_HOSTFILE is set but cannot be used (", text.status().message(),
+        "), so the hosts of the Grid Engine job are not known; name them with --hosts or "
+        "--hostfile, or unset PE_HOSTFILE"));
+  }
+  Source source = Source::File(path);
+  HostListBuilder builder(source);
+  Position at;
+  for (absl::string_view line : absl::StrSplit(*text, '\n')) {
+    if (line.find_first_not_of(" \t\r") != absl::string_view::npos) {
+      auto spec = ParseLine(source, at, line);
+      if (!spec.ok()) return spec.status();
+      absl::Status status = builder.Add(*spec);
+      if (!status.ok()) return status;
+    }
+    ++at.line;
+  }
+  auto hosts = std::move(builder).Finish();
+  if (!hosts.ok()) return hosts.status();
+  // Without -nostdin, which Open MPI adds, qrsh passes on our stream.
+  return Allocation{"Grid Engine", *std::move(hosts), "qrsh -inherit -V {host}"};
 }
 
 }  // namespace dtrain::hosts

@@ -35,4 +35,19 @@ absl::StatusOr<std::optional<Allocation>> DetectAllocation(const EnvLookup& env,
                                                            const FileReader& read,
                                                            std::optional<uint32_t> nodes = {});
 
+struct Variable {
+  std::string name;
+  std::string value;
+};
+
+// The first of these variables that is set and not empty.
+std::optional<Variable> FirstSet(const EnvLookup& env, const std::vector<std::string>& names);
+
+// The value of a variable; empty when it is not set.
+std::string Get(const EnvLookup& env, const std::string& name);
+
+// The allocation of the Grid Engine job we are in; PE_HOSTFILE is known to be set, which is so in
+// parallel environments only.
+absl::StatusOr<Allocation> ReadGridEngine(const EnvLookup& env, const FileReader& read);
+
 }  // namespace dtrain::hosts

@@ -12,8 +12,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "common/base/text.h"
+#include "launcher/hosts/host_list_builder.h"
 #include "launcher/hosts/host_name.h"
-#include "launcher/hosts/host_spec.h"
 #include "launcher/hosts/source.h"
 
 namespace dtrain::hosts {

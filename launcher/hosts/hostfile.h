@@ -7,13 +7,15 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "launcher/hosts/setting.h"
+#include "launcher/hosts/source.h"
 
 // Which machines a job may use, as people write them. Pure: text in, values out. Every error is
 // InvalidArgument and reads `FILE:LINE:COL: what: "text"; what to do`. docs/hostfile.md has the
 // grammar.
+
 namespace dtrain::hosts {
 
 // One machine. Names and users hold only characters that are harmless in any command line.
@@ -52,5 +54,19 @@ absl::StatusOr<HostList> ParseHostList(absl::string_view text, absl::string_view
 // Whether `host` is a name or address the parsers above would accept, for names that come from
 // elsewhere; the message has no position.
 absl::Status CheckHostName(absl::string_view host);
+
+class HostListBuilder;
+
+// Adds every line of a host file to `builder`. A line that gives no slots has `default_slots`: a
+// resource manager's node file means one slot by each line.
+absl::Status AddHostfileLines(const Source& source, absl::string_view text,
+                              std::optional<uint32_t> default_slots, HostListBuilder& builder);
+
+inline constexpr size_t kMaxHostfileBytes = 10 << 20;
+
+// The text of a host file or rankfile. Never blocks: only regular files are read. Fails, with the
+// path and the reason, for anything else, for NUL bytes and beyond kMaxHostfileBytes. "-" is a
+// file of that name.
+absl::StatusOr<std::string> ReadHostfile(const std::string& path);
 
 }  // namespace dtrain::hosts

@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/cpulist.h"
 #include "launcher/hosts/host_name.h"
-#include "launcher/hosts/line_reader.h"
 #include "launcher/hosts/source.h"
 
 namespace dtrain::hosts {

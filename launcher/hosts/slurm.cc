@@ -14,9 +14,8 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "common/base/text.h"
-#include "launcher/hosts/environment.h"
+#include "launcher/hosts/allocation.h"
 #include "launcher/hosts/host_list_builder.h"
-#include "launcher/hosts/host_spec.h"
 #include "launcher/hosts/source.h"
 
 namespace dtrain::hosts {

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "launcher/hosts/read_hostfile.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -12,6 +10,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "launcher/hosts/hostfile.h"
 
 namespace dtrain::hosts {
 namespace {
