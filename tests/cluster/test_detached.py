@@ -366,7 +366,8 @@ def test_fifty_readers_of_whom_one_never_reads(cluster, residents, ended):
         others = [launching.Launch(job.host, attach) for _ in range(49)]
         try:
             for reader in others:
-                reader.wait_for(":100 ", count=4, timeout=300)
+                for rank in range(4):
+                    reader.wait_for(f"[{rank}] {rank}:", timeout=300)
             ended()
             for reader in others:
                 result = reader.wait(180)
