@@ -88,9 +88,9 @@ absl::Status CheckScaleUp(cli::LaunchOptions& options) {
         "--scale-up does not work with --elastic, which takes hosts that come back as they "
         "come: leave it out";
   } else if (options.job.min_nodes == 0) {
-    problem = "--scale-up is about jobs that go on with fewer hosts; add -N MIN:MAX";
+    problem = "--scale-up requires a job that can run on fewer hosts: add -N MIN:MAX";
   } else if (options.restarts.max_restarts == 0 && options.spares == 0) {
-    problem = "--scale-up is about jobs that start their workers again; add --max-restarts N";
+    problem = "--scale-up restarts the workers: add --max-restarts N, or --spare N";
   }
   if (problem == nullptr) return absl::OkStatus();
   scale_up = Duration::zero();

@@ -13,7 +13,7 @@ namespace dtrain::session {
 struct SessionPhases;
 
 // One launcher's hold on this node, from its Hello to the last worker's end. Pure. It only
-// dispatches: session_core.cc has the tables, and docs/architecture.md the classes behind them.
+// dispatches: session_core.cc has the tables; begin with Life for the classes behind them.
 //
 // Its one promise: workers live no longer than their launcher is heard from. The stream's end, or
 // lease_ms of silence, stops them within the grace, and so does the shepherd's death; a shepherd

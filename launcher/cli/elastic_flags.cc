@@ -133,8 +133,7 @@ absl::Status TakeElastic(const Mentions& mentions, bool several, RawLaunch& raw)
                        : elastic.most_resets       ? "--reset-limit"
                                                    : nullptr;
     if (only == nullptr) return absl::OkStatus();
-    return absl::InvalidArgumentError(
-        absl::StrCat(only, " is about jobs whose ranks change; add --elastic horovod"));
+    return absl::InvalidArgumentError(absl::StrCat(only, " requires --elastic horovod"));
   }
   if (const char* other = NotWith(raw, several); other != nullptr) {
     return absl::InvalidArgumentError(
@@ -147,7 +146,7 @@ absl::Status TakeElastic(const Mentions& mentions, bool several, RawLaunch& raw)
         "--exclude");
   }
   if (elastic.slots_per_host && elastic.discover.empty()) {
-    return absl::InvalidArgumentError("--slots-per-host is about the hosts of --discover");
+    return absl::InvalidArgumentError("--slots-per-host requires --discover");
   }
   for (const auto& [flag, value] : {std::pair("contract", "horovod"), {"stdin", "none"}}) {
     const int i = FindMention(mentions, flag);

@@ -232,11 +232,10 @@ absl::Status CheckStage(const Surroundings& surroundings, LaunchOptions& options
   stage::Options& stage = options.stage;
   options.launched_in = surroundings.working_directory;
   if (stage.only_warn && !stage.compare) {
-    return absl::InvalidArgumentError(
-        "--verify-code-warn is about --verify-code DIR, which is not given");
+    return absl::InvalidArgumentError("--verify-code-warn requires --verify-code DIR");
   }
   if (stage.keep && (stage.directory.empty() || stage.compare)) {
-    return absl::InvalidArgumentError("--stage-keep is about --stage DIR, which is not given");
+    return absl::InvalidArgumentError("--stage-keep requires --stage DIR");
   }
   if (stage.directory.empty()) {
     const char* only = !stage.exclude.empty()   ? "--stage-exclude"
@@ -245,7 +244,7 @@ absl::Status CheckStage(const Surroundings& surroundings, LaunchOptions& options
                                                 : nullptr;
     if (only == nullptr) return absl::OkStatus();
     return absl::InvalidArgumentError(
-        absl::StrCat(only, " is about the files of --stage or --verify-code, which is not given"));
+        absl::StrCat(only, " requires --stage DIR or --verify-code DIR"));
   }
   absl::StatusOr<std::string> directory = WorkingDirectory(stage.directory, surroundings);
   if (!directory.ok()) return directory.status();
@@ -272,8 +271,7 @@ absl::Status CheckDetach(const LaunchOptions& options) {
                        : detach.log_limit            ? "--log-limit"
                                                      : nullptr;
     if (only == nullptr) return absl::OkStatus();
-    return absl::InvalidArgumentError(
-        absl::StrCat(only, " is about jobs that outlive their terminal; add -d (--detach)"));
+    return absl::InvalidArgumentError(absl::StrCat(only, " requires -d (--detach)"));
   }
   if (options.job.dry_run) {
     return absl::InvalidArgumentError(

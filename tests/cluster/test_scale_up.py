@@ -211,9 +211,9 @@ def test_a_launcher_that_dies_meanwhile_is_succeeded(cluster, residents, checkpo
 
 def test_wrong_flags(cluster):
     for flags, said in [
-            (["--max-restarts", 1], "--scale-up is about jobs that go on with fewer hosts; add -N MIN:MAX"),
-            (["--max-restarts", 1, "-N", 4], "--scale-up is about jobs that go on with fewer hosts; add -N MIN:MAX"),
-            (["-N", "2:4"], "--scale-up is about jobs that start their workers again; add --max-restarts N"),
+            (["--max-restarts", 1], "--scale-up requires a job that can run on fewer hosts: add -N MIN:MAX"),
+            (["--max-restarts", 1, "-N", 4], "--scale-up requires a job that can run on fewer hosts: add -N MIN:MAX"),
+            (["-N", "2:4"], "--scale-up restarts the workers: add --max-restarts N, or --spare N"),
             (["-N", "2:4", "--max-restarts", 1, "--elastic", "horovod"], "--scale-up does not work with --elastic")]:
         result = cluster.launch(["--scale-up", *flags, *cluster.hosts_flag(1), "--", "true"])
         assert result.code == 2 and said in result.err, (flags, result)

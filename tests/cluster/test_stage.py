@@ -170,7 +170,7 @@ def test_copies_may_be_kept(cluster, code):
     assert launch(cluster, "true").code == 0
     assert all(trees(host) == [] for host in others)
     result = cluster.launch(["--stage-keep", *cluster.hosts_flag(1), "--", "true"])
-    assert result.code == 2 and "--stage-keep is about --stage DIR" in result.err, result
+    assert result.code == 2 and "--stage-keep requires --stage DIR" in result.err, result
 
 
 def test_restarts_have_the_same_code_also_after_it_has_changed(cluster, code):
@@ -303,7 +303,7 @@ def test_a_host_with_other_code_may_only_be_warned_of(cluster, code, copies):
 
 def test_one_flag_of_the_two(cluster, code):
     result = cluster.launch(["--verify-code-warn", *cluster.hosts_flag(1), "--", "true"])
-    assert result.code == 2 and "is about --verify-code DIR, which is not given" in result.err, result
+    assert result.code == 2 and "--verify-code-warn requires --verify-code DIR" in result.err, result
     result = cluster.launch(["--verify-code", "/root/code", "--stage", "/root/code", *cluster.hosts_flag(1), "--", "true"])
     assert result.code == 2 and "give one of the two" in result.err, result
     result = cluster.launch(["--verify-code", "/root/none", *cluster.hosts_flag(1), "--", "true"])

@@ -104,8 +104,8 @@ TEST_F(HistoryConfigTest, WhatIsKeptOfAJobIsSaidWhenItIsLaunched) {
   EXPECT_THAT(Error({"-d", "--log-limit", "1000", "x"}),
               HasSubstr("--log-limit: it must be at least 1M"));
   EXPECT_THAT(Error({"-d", "--keep=maybe", "x"}), HasSubstr("--keep"));
-  EXPECT_THAT(Error({"--keep", "x"}), HasSubstr("--keep is about jobs that outlive"));
-  EXPECT_THAT(Error({"--log-limit", "1G", "x"}), HasSubstr("--log-limit is about jobs that"));
+  EXPECT_THAT(Error({"--keep", "x"}), HasSubstr("--keep requires -d"));
+  EXPECT_THAT(Error({"--log-limit", "1G", "x"}), HasSubstr("--log-limit requires -d"));
 }
 
 // Its user's rules are not known then, and nothing is to be removed.
