@@ -17,7 +17,7 @@
 #include "common/os/heap.h"
 #include "common/os/leave.h"
 #include "common/os/scheduling.h"
-#include "launcher/detached/minder.h"
+#include "launcher/detached/supervisor.h"
 #include "launcher/faces/face.h"
 #include "launcher/launch.h"
 #include "launcher/subcommands/subcommands.h"

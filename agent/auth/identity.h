@@ -2,16 +2,30 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <optional>
 #include <string>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "agent/auth/account_map.h"
 
 // Who asks. Everything here is pure: what the system knows of accounts is asked for by the caller.
+
 namespace dtrain::auth {
+
+// Which account of this node a certificate's name stands for. Lines `name = account`, comments
+// from # on; who is not named has the account of the same name.
+class AccountMap {
+ public:
+  // The error names the line.
+  static absl::StatusOr<AccountMap> Parse(absl::string_view text);
+  std::string AccountFor(absl::string_view certificate_name) const;
+
+ private:
+  std::map<std::string, std::string, std::less<>> accounts_;
+};
 
 // A later one may all that an earlier one may. What a user may do depends on whose job it is.
 enum class Role { kObserver, kUser, kAdmin };

@@ -206,7 +206,8 @@ absl::Status Joining::MayBeLeft() {
 absl::Status Joining::PrepareToBeLeft(const std::string& state, v1::Reserve used) {
   if (holdings_.has_directory()) return absl::OkStatus();
   if (!shepherd_.has_all()) {
-    return absl::UnavailableError("the job's shepherd there reads nothing: it is stopped, or hangs");
+    return absl::UnavailableError(
+        "the job's shepherd there reads nothing: it is stopped, or hangs");
   }
   absl::Status ready = holdings_.MakeHiddenDirectory(state, std::move(used));
   if (!ready.ok()) return ready;

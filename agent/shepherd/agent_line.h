@@ -9,7 +9,6 @@
 
 #include "absl/functional/any_invocable.h"
 #include "agent/shepherd/agent_absence.h"
-#include "agent/shepherd/agent_door.h"
 #include "agent/shepherd/launcher_line.h"
 #include "common/base/clock.h"
 #include "common/loop/frame_channel.h"
@@ -18,6 +17,28 @@
 #include "dtrain/v1/shepherd.pb.h"
 
 namespace dtrain::shepherd {
+
+// Where agents come to a shepherd. Who is not to be its agent is turned away. Loop thread.
+class AgentDoor {
+ public:
+  using OnAgent = absl::AnyInvocable<void(os::UniqueFd socket)>;  // may destroy this
+
+  // `listening` listens; `agent_uid` absent: root, or whoever we are.
+  AgentDoor(loop::Loop& loop, os::UniqueFd listening, std::optional<uid_t> agent_uid,
+            OnAgent on_agent);
+  AgentDoor(const AgentDoor&) = delete;
+  AgentDoor& operator=(const AgentDoor&) = delete;
+
+ private:
+  void Await();
+  void Accept();
+  bool MayEnter(uid_t uid) const;
+
+  const os::UniqueFd listening_;
+  const std::optional<uid_t> agent_uid_;
+  const std::shared_ptr<OnAgent> on_agent_;
+  loop::FdWatch watch_;
+};
 
 // The shepherd's line to its agent, and through it to the launcher. After KeepRunning it outlives
 // agents: when one goes, the next may connect within the launcher's lease or, of a detached job, as

@@ -24,7 +24,7 @@
 #include "common/base/posix_error.h"
 #include "common/base/programs.h"
 #include "common/base/text.h"
-#include "common/os/close_range.h"
+#include "common/os/fd.h"
 #include "common/os/pidfd.h"
 #include "common/os/process_facts.h"
 #include "common/os/process_tree.h"

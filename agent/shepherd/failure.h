@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <optional>
+#include <string>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "common/os/spawn.h"
 #include "dtrain/v1/job.pb.h"
@@ -22,5 +26,15 @@ v1::NodeFailure CannotStart(const absl::Status& status);
 
 // Processes of the job cannot be ended: "pid 17 (state D, in nfs_wait)".
 v1::NodeFailure UnkillableFailure(absl::string_view who);
+
+// Of what a worker leaves there: PyTorch's texts have some kilobytes.
+inline constexpr size_t kMostErrorBytes = 64 << 10;
+
+// A worker's error file (TORCHELASTIC_ERROR_FILE) in the job's scratch folder.
+inline std::string ErrorFileName(uint32_t rank) { return absl::StrCat("rank", rank, ".json"); }
+// Empty where there is no folder.
+inline std::string ErrorFilePath(const std::string& folder, uint32_t rank) {
+  return folder.empty() ? "" : absl::StrCat(folder, "/", ErrorFileName(rank));
+}
 
 }  // namespace dtrain::shepherd

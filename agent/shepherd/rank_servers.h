@@ -15,7 +15,6 @@
 #include "agent/shepherd/aborts.h"
 #include "agent/shepherd/launcher_line.h"
 #include "agent/shepherd/pmix_gate.h"
-#include "agent/shepherd/pmix_talk.h"
 #include "agent/shepherd/shepherd_core.h"
 #include "agent/shepherd/store_gate.h"
 #include "common/loop/loop.h"

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "absl/time/clock.h"
-#include "agent/shepherd/error_file.h"
+#include "agent/shepherd/failure.h"
 #include "common/base/cpulist.h"
 #include "common/base/programs.h"
 #include "common/os/fd.h"

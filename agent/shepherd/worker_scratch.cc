@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "agent/shepherd/error_file.h"
+#include "agent/shepherd/failure.h"
 
 namespace dtrain::shepherd {
 

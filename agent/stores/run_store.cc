@@ -17,7 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "agent/stores/elastic_server.h"
 #include "agent/stores/horovod_server.h"
-#include "agent/stores/tcp_server.h"
+#include "agent/stores/tcp_session.h"
 #include "common/loop/frame_channel.h"
 #include "common/loop/loop.h"
 #include "common/os/fd.h"

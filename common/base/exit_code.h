@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "absl/strings/string_view.h"
+
 namespace dtrain {
 
 // What `dtrain launch` exits with. A worker's own code 1-125 is passed on verbatim; 200 and up are
@@ -25,5 +27,8 @@ enum ExitCode : int {
   kExitTimeLimit = 209,
   kExitStillRunning = 210,  // of `dtrain wait`, and of a launch that was detached
 };
+
+// "SIGTERM"; empty for numbers without a name, real-time signals among them.
+absl::string_view SignalName(int signal);
 
 }  // namespace dtrain

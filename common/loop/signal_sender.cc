@@ -6,7 +6,7 @@
 #include <cstdlib>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/signal_name.h"
+#include "common/base/exit_code.h"
 #include "common/base/text.h"
 #include "common/os/process_facts.h"
 

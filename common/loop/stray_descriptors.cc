@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "common/loop/threads.h"
-#include "common/os/close_range.h"
 #include "common/os/fd.h"
 #include "common/os/pidfd.h"
 

@@ -12,7 +12,7 @@
 #include <cerrno>
 #include <chrono>
 
-#include "common/os/close_range.h"
+#include "common/os/fd.h"
 #include "common/os/pidfd.h"
 #include "common/os/unique_fd.h"
 

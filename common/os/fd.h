@@ -12,6 +12,7 @@
 #include "common/os/unique_fd.h"
 
 // Small things done with descriptors. All of them are opened close-on-exec.
+
 namespace dtrain::os {
 
 // A connected pair of unix stream sockets.
@@ -40,5 +41,13 @@ absl::StatusOr<bool> Exists(const std::string& path);
 std::string RandomBytes(size_t n);
 // `n` random bytes as 2n lower-case hex digits.
 std::string RandomHex(size_t n);
+
+inline constexpr unsigned kEveryDescriptor = ~0U;
+
+// Closes the descriptors `first` to `last` of this process, both included. On kernels without
+// close_range (before Linux 5.9) it closes what /proc/self/fd lists, or without /proc everything up
+// to RLIMIT_NOFILE. Allocates nothing and takes no locks: a child may call it between its fork, or
+// vfork, and its exec.
+void CloseRange(unsigned first, unsigned last);
 
 }  // namespace dtrain::os

@@ -74,4 +74,21 @@ absl::StatusOr<std::string> FindProgram(absl::string_view program, absl::string_
   return fail(worst, worst_path, absl::StrCat("run ", Escape(worst_path)));
 }
 
+absl::StatusOr<std::string> ProgramPath() {
+  std::string path(4096, '\0');
+  const ssize_t size = readlink(kThisProgram, path.data(), path.size());
+  if (size < 0) return PosixError(errno, "read /proc/self/exe");
+  path.resize(static_cast<size_t>(size));
+  return path;
+}
+
+std::string SameProgram() {
+  const auto path = ProgramPath();
+  struct stat there, ours;
+  const bool same = path.ok() && stat(path->c_str(), &there) == 0 &&
+                    stat(kThisProgram, &ours) == 0 && there.st_dev == ours.st_dev &&
+                    there.st_ino == ours.st_ino;
+  return same ? *path : kThisProgram;
+}
+
 }  // namespace dtrain::os

@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "common/base/text.h"
-#include "launcher/cli/set_value.h"
+#include "launcher/cli/values.h"
 
 namespace dtrain::cli {
 namespace {

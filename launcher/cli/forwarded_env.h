@@ -8,8 +8,16 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "dtrain/v1/job.pb.h"
+#include "launcher/cli/options.h"
 
 namespace dtrain::cli {
+
+// The variables of --env-file's files, NAME=VALUE each, in their order. The format is docker's: one
+// a line, the value as it stands; empty lines and those that begin with # are skipped; a name alone
+// passes on our own variable, if there is one. Errors are InvalidArgument and name file and line,
+// but not what is there, which may be part of a secret.
+absl::StatusOr<std::vector<std::string>> ReadEnvFiles(const std::vector<std::string>& paths,
+                                                      const Surroundings& surroundings);
 
 // Linux refuses to execute with a longer NAME=VALUE (MAX_ARG_STRLEN, its NUL included).
 inline constexpr size_t kMaxVariableBytes = 131072;

@@ -7,7 +7,7 @@
 #include "launcher/cli/elastic_flags.h"
 #include "launcher/cli/flag_table.h"
 #include "launcher/cli/launch_values.h"
-#include "launcher/cli/set_value.h"
+#include "launcher/cli/values.h"
 #include "launcher/hosts/rankfile.h"
 
 namespace dtrain::cli {

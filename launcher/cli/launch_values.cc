@@ -13,7 +13,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "common/base/text.h"
-#include "launcher/cli/set_value.h"
 #include "launcher/cli/values.h"
 #include "launcher/hosts/rankfile.h"
 #include "launcher/plan/tensorflow.h"

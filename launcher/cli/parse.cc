@@ -12,7 +12,6 @@
 #include "common/base/programs.h"
 #include "common/base/text.h"
 #include "launcher/cli/elastic_flags.h"
-#include "launcher/cli/env_file.h"
 #include "launcher/cli/flag_table.h"
 #include "launcher/cli/forwarded_env.h"
 #include "launcher/cli/help.h"

@@ -2,6 +2,7 @@
 #include "launcher/cli/words.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -114,6 +115,23 @@ class Splitter {
 absl::StatusOr<Words> SplitWords(const std::vector<Flag>& flags,
                                  const std::vector<std::string>& args) {
   return Splitter(flags, args).Run();
+}
+
+absl::StatusOr<MixedWords> SplitMixed(const std::vector<Flag>& flags,
+                                      std::vector<std::string> args) {
+  MixedWords mixed;
+  while (!args.empty()) {
+    absl::StatusOr<Words> words = SplitWords(flags, args);
+    if (!words.ok()) return words.status();
+    absl::StatusOr<std::vector<Given>> given = ParseFlags(flags, words->flags);
+    if (!given.ok()) return given.status();
+    for (Given& one : *given) mixed.flags.push_back(std::move(one));
+    args = std::move(words->command);
+    if (args.empty()) break;
+    mixed.operands.push_back(std::move(args[0]));
+    args.erase(args.begin());
+  }
+  return mixed;
 }
 
 }  // namespace dtrain::cli

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -11,6 +12,7 @@
 #include "dtrain/v1/journal.pb.h"
 
 // What jobs are called, by people and by the file system.
+
 namespace dtrain::detached {
 
 // Whether it can be the name of a file or folder, and cannot be taken for a flag.
@@ -30,5 +32,18 @@ absl::StatusOr<std::string> ChooseJob(absl::Span<const v1::JobEntry> jobs, absl:
 
 // What is in a folder, in no order; nothing if it is missing. UNAVAILABLE: it cannot be read.
 absl::StatusOr<std::vector<std::string>> NamesIn(const std::string& folder);
+
+// Jobs that have ended, in one file, so that listing thousands does not open thousands. Only a
+// shortcut: it is made again from the jobs' folders where it is missing or damaged.
+struct JobIndex {
+  std::unordered_map<std::string, v1::JobEntry> ended;  // by id
+  bool stale = false;                                   // the file says something else
+
+  // What is readable of it.
+  static JobIndex Read(const std::string& file);
+  // Without a lock: what another process adds meanwhile, and this loses, is found again by whoever
+  // lists the folders next. So is all of it if it cannot be written.
+  void Write(const std::string& file) const;
+};
 
 }  // namespace dtrain::detached

@@ -22,7 +22,6 @@
 #include "common/os/append_file.h"
 #include "common/os/fd.h"
 #include "common/os/private_file.h"
-#include "launcher/detached/job_index.h"
 #include "launcher/detached/job_names.h"
 
 namespace dtrain::detached {

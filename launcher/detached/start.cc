@@ -15,11 +15,11 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/posix_error.h"
 #include "common/os/environment.h"
+#include "common/os/find_program.h"
 #include "common/os/pidfd.h"
-#include "common/os/program_path.h"
 #include "common/os/spawn.h"
-#include "launcher/detached/minder.h"
 #include "launcher/detached/ourselves.h"
+#include "launcher/detached/supervisor.h"
 
 namespace dtrain::detached {
 namespace {

@@ -12,6 +12,7 @@
 
 // Who starts the launcher of a detached job again when it is killed: systemd's manager of the user,
 // or a process of ours, the minder.
+
 namespace dtrain::detached {
 
 // How often one is started again, and in which time. Any more, and something is wrong that a new
@@ -69,5 +70,13 @@ class RestartLimit {
  private:
   std::vector<TimePoint> restarts_;
 };
+
+// The word behind `dtrain` by which it becomes a minder.
+inline constexpr char kMinderWord[] = "mind";
+
+// The process that starts the launcher of the job in `folder` again when it is killed. Stdout and
+// stderr are the job's launcher.log. One that ends by itself is not started again, and the minder
+// ends, too. It may be killed: the launcher runs on. Returns its exit code.
+int RunMinder(const std::string& folder);
 
 }  // namespace dtrain::detached

@@ -27,7 +27,7 @@
 #include "launcher/history/output_flags.h"
 #include "launcher/output/line_splitter.h"
 #include "launcher/output/router.h"
-#include "launcher/report/read_result.h"
+#include "launcher/report/write_result.h"
 #include "launcher/status/log_printer.h"
 #include "launcher/status/print.h"
 #include "launcher/story/care.h"

@@ -12,8 +12,8 @@
 #include "absl/time/time.h"
 #include "common/base/text.h"
 #include "launcher/cli/flag_table.h"
-#include "launcher/cli/mixed_words.h"
 #include "launcher/cli/values.h"
+#include "launcher/cli/words.h"
 
 namespace dtrain::history {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "launcher/status/cells.h"
+#include "launcher/status/tables.h"
 #include "launcher/story/find.h"
 
 namespace dtrain::history {

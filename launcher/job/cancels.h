@@ -4,7 +4,7 @@
 #include <string>
 
 #include "launcher/job/cluster.h"
-#include "launcher/job/out.h"
+#include "launcher/job/outcome.h"
 #include "launcher/job/rank_watch.h"
 #include "launcher/job/stop_phase.h"
 

@@ -7,7 +7,7 @@
 
 #include "launcher/job/cluster.h"
 #include "launcher/job/fault_list.h"
-#include "launcher/job/out.h"
+#include "launcher/job/outcome.h"
 #include "launcher/job/retries.h"
 #include "launcher/job/stop_phase.h"
 

@@ -8,7 +8,7 @@
 #include "absl/status/status.h"
 #include "launcher/job/cluster.h"
 #include "launcher/job/early_faults.h"
-#include "launcher/job/out.h"
+#include "launcher/job/outcome.h"
 #include "launcher/job/parts.h"
 #include "launcher/job/reserve_phase.h"
 #include "launcher/job/start_phase.h"

@@ -9,7 +9,7 @@
 #include "launcher/job/early_faults.h"
 #include "launcher/job/lease_watch.h"
 #include "launcher/job/losses.h"
-#include "launcher/job/out.h"
+#include "launcher/job/outcome.h"
 #include "launcher/job/own_pauses.h"
 #include "launcher/job/plan_phase.h"
 #include "launcher/job/retries.h"

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "launcher/job/cluster.h"
-#include "launcher/job/out.h"
 #include "launcher/job/outcome.h"
 
 namespace dtrain::job {

@@ -13,7 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "launcher/job/cluster.h"
-#include "launcher/job/out.h"
+#include "launcher/job/outcome.h"
 #include "launcher/job/rank_table.h"
 #include "rendezvous/pmix_core.h"
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "launcher/job/cluster.h"
-#include "launcher/job/out.h"
+#include "launcher/job/outcome.h"
 
 namespace dtrain::job {
 

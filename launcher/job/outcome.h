@@ -5,12 +5,17 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/string_view.h"
 #include "dtrain/v1/job.pb.h"
+#include "launcher/job/job_core.h"
 
 // How ends are judged and told. Pure functions and values of JobCore.
+
 namespace dtrain::job {
 
 bool HasFailed(const v1::WorkerExit& exit);
@@ -58,6 +63,26 @@ class NodeClock {
   std::array<int64_t, 8> offsets_{};
   size_t count_ = 0;
   int64_t stepped_ = 0;  // by how much it was set, in all
+};
+
+// What the phases want done, until JobCore hands it out.
+class Out {
+ public:
+  void Add(Action action) { actions_.push_back(std::move(action)); }
+  // To be filled in before anything else is asked for.
+  v1::SessionRequest& ToAgent(NodeId node);
+  v1::JobRequest& ToShepherd(NodeId node, std::shared_ptr<const v1::JobPart> common = nullptr);
+  // To none: nothing.
+  void ToAgents(std::vector<NodeId> nodes, v1::SessionRequest request);
+  void ToShepherds(std::vector<NodeId> nodes, v1::JobRequest request);
+  void Warn(std::string text, bool detail = false);
+
+  std::vector<Action> Take() { return std::exchange(actions_, {}); }
+  const std::vector<std::string>& warnings() const { return warnings_; }
+
+ private:
+  std::vector<Action> actions_;
+  std::vector<std::string> warnings_;
 };
 
 }  // namespace dtrain::job

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "launcher/job/plan_checks.h"
+#include "launcher/job/plan_phase.h"
 #include "launcher/plan/free.h"
 #include "launcher/plan/tensorflow.h"
 

@@ -9,7 +9,7 @@
 #include "launcher/job/cluster.h"
 #include "launcher/job/early_faults.h"
 #include "launcher/job/hold_phase.h"
-#include "launcher/job/out.h"
+#include "launcher/job/outcome.h"
 #include "launcher/job/stop_phase.h"
 #include "rendezvous/address_choice.h"
 

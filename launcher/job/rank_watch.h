@@ -10,7 +10,7 @@
 #include "launcher/job/cluster.h"
 #include "launcher/job/collective_watch.h"
 #include "launcher/job/lease_watch.h"
-#include "launcher/job/out.h"
+#include "launcher/job/outcome.h"
 #include "launcher/job/rank_table.h"
 #include "launcher/job/stop_phase.h"
 

@@ -10,8 +10,8 @@
 #include "launcher/job/cluster.h"
 #include "launcher/job/early_faults.h"
 #include "launcher/job/fault_list.h"
-#include "launcher/job/out.h"
-#include "launcher/job/start_limit.h"
+#include "launcher/job/outcome.h"
+#include "launcher/job/start_phase.h"
 #include "launcher/job/stop_phase.h"
 
 namespace dtrain::job {

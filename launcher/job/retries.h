@@ -9,7 +9,7 @@
 
 #include "launcher/job/cluster.h"
 #include "launcher/job/fault_list.h"
-#include "launcher/job/out.h"
+#include "launcher/job/outcome.h"
 
 namespace dtrain::job {
 

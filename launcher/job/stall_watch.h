@@ -8,7 +8,7 @@
 #include "absl/status/status.h"
 #include "launcher/job/cluster.h"
 #include "launcher/job/mpi_watch.h"
-#include "launcher/job/out.h"
+#include "launcher/job/outcome.h"
 #include "launcher/job/rank_table.h"
 #include "launcher/job/rank_watch.h"
 #include "rendezvous/fence_core.h"

@@ -8,7 +8,7 @@
 #include "absl/status/status.h"
 #include "launcher/job/cluster.h"
 #include "launcher/job/node_warnings.h"
-#include "launcher/job/out.h"
+#include "launcher/job/outcome.h"
 #include "launcher/job/verdicts.h"
 
 namespace dtrain::job {

@@ -4,7 +4,7 @@
 #include "absl/status/status.h"
 #include "launcher/job/cluster.h"
 #include "launcher/job/lease_watch.h"
-#include "launcher/job/out.h"
+#include "launcher/job/outcome.h"
 #include "launcher/job/rank_table.h"
 #include "launcher/job/run_phase.h"
 #include "launcher/job/stall_watch.h"

@@ -8,8 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/text.h"
 #include "launcher/cli/flag_table.h"
-#include "launcher/cli/mixed_words.h"
 #include "launcher/cli/values.h"
+#include "launcher/cli/words.h"
 #include "launcher/hosts/hostfile.h"
 
 namespace dtrain::migrate {

@@ -12,7 +12,6 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "common/base/exit_code.h"
-#include "common/base/signal_name.h"
 #include "common/base/text.h"
 #include "launcher/job/blame.h"
 #include "launcher/job/outcome.h"

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "launcher/report/write_result.h"
+
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/stat.h>
@@ -6,15 +8,19 @@
 
 #include <cerrno>
 #include <cstdio>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "common/base/posix_error.h"
 #include "common/base/text.h"
 #include "common/os/fd.h"
 #include "common/os/output_file.h"
 #include "common/os/unique_fd.h"
+#include "launcher/job/outcome.h"
 #include "launcher/report/result_json.h"
 
 namespace dtrain::report {
@@ -109,6 +115,19 @@ absl::Status WriteWhole(absl::string_view flag, const std::string& path, absl::s
   }
   if (!status.ok()) unlinkat(folder, temporary.c_str(), 0);
   return status;
+}
+
+std::string ReportOf(absl::string_view result_json) {
+  const auto json = nlohmann::json::parse(result_json, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) return "";
+  const auto report = json.find("report");
+  if (report == json.end() || !report->is_string()) return "";
+  // The file may have been changed since: what it says goes to a terminal.
+  const auto printable = [](std::string* out, absl::string_view line) {
+    out->append(job::Printable(line));
+  };
+  return absl::StrJoin(absl::StrSplit(report->get_ref<const std::string&>(), '\n'), "\n",
+                       printable);
 }
 
 }  // namespace dtrain::report

@@ -12,7 +12,7 @@
 #include "absl/time/clock.h"
 #include "launcher/detached/log_reader.h"
 #include "launcher/detached/log_segments.h"
-#include "launcher/status/cells.h"
+#include "launcher/status/tables.h"
 #include "launcher/story/output.h"
 #include "launcher/story/story.h"
 

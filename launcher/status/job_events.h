@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
@@ -10,6 +11,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/ids.h"
+#include "common/http/message.h"
 #include "common/view/event_log.h"
 #include "launcher/report/facts.h"
 
@@ -49,6 +51,27 @@ class JobEvents {
   std::vector<size_t> living_;  // ranks of each node
   std::vector<bool> ended_;     // by rank
   TimePoint looked_;
+};
+
+// Those who follow a job's events. Loop thread.
+class EventFeeds {
+ public:
+  // `log` outlives this, and this its feeds.
+  explicit EventFeeds(const view::EventLog& log) : log_(log) {}
+
+  // Events behind number `since`, a line of JSON each, until the end.
+  std::unique_ptr<http::Feed> Follow(uint64_t since);
+  // There may be more.
+  void Wake();
+  bool any() const { return !feeds_.empty(); }
+  // What is there is all.
+  void End();
+
+ private:
+  class Feed;
+  const view::EventLog& log_;
+  std::vector<Feed*> feeds_;
+  bool ended_ = false;
 };
 
 }  // namespace dtrain::status

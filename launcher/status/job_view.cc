@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/view/collective_view.h"
-#include "common/view/metrics.h"
+#include "common/view/node_metrics.h"
 #include "launcher/job/outcome.h"
 #include "launcher/report/code_json.h"
 

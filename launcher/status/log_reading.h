@@ -5,10 +5,28 @@
 #include <string>
 #include <utility>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "dtrain/v1/agent.pb.h"
+#include "launcher/detached/log_segments.h"
 
 namespace dtrain::status {
+
+// What LogTails::FollowAll gives, in any pieces, cut into frames again. Pure.
+class LogFrames {
+ public:
+  struct Frame {
+    detached::LogStream stream;
+    int64_t unix_nanos = 0;  // 0: not known
+    absl::string_view bytes;
+  };
+  // False: `on_frame` has said so, or it is no such answer.
+  bool Add(absl::string_view piece, absl::FunctionRef<bool(const Frame&)> on_frame);
+
+ private:
+  std::string rest_;
+};
 
 // One rank's output, read from its agent piece by piece: what to ask for, and what an answer means.
 // An agent is not believed more than it must be. Pure.

@@ -7,7 +7,6 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "common/base/text.h"
-#include "launcher/status/cells.h"
 #include "launcher/status/tables.h"
 
 namespace dtrain::status {

@@ -18,7 +18,6 @@
 #include "common/view/gpu_series.h"
 #include "common/view/lateness.h"
 #include "launcher/page/page.h"
-#include "launcher/status/event_feed.h"
 #include "launcher/status/job_events.h"
 #include "launcher/status/job_view.h"
 #include "launcher/status/log_tails.h"

@@ -9,7 +9,6 @@
 #include "common/base/clock.h"
 #include "common/base/text.h"
 #include "launcher/report/facts.h"
-#include "launcher/status/cells.h"
 #include "launcher/status/tables.h"
 #include "launcher/story/find.h"
 

@@ -11,7 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "common/base/text.h"
 #include "launcher/detached/supervisor.h"
-#include "launcher/report/read_result.h"
+#include "launcher/report/write_result.h"
 #include "launcher/story/find.h"
 #include "launcher/story/masked.h"
 

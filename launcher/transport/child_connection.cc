@@ -12,8 +12,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
+#include "common/base/exit_code.h"
 #include "common/base/posix_error.h"
-#include "common/base/signal_name.h"
 
 namespace dtrain::transport {
 namespace {

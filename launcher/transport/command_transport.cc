@@ -10,7 +10,7 @@
 #include "common/base/text.h"
 #include "launcher/transport/bootstrap.h"
 #include "launcher/transport/child_connection.h"
-#include "launcher/transport/failed_connection.h"
+#include "launcher/transport/transport.h"
 #include "launcher/transport/words.h"
 
 namespace dtrain::transport {

@@ -22,8 +22,8 @@
 #include "common/log/log.h"
 #include "common/os/unique_fd.h"
 #include "common/tls/stream.h"
-#include "launcher/transport/failed_connection.h"
 #include "launcher/transport/ssh_dial.h"
+#include "launcher/transport/transport.h"
 
 namespace dtrain::transport {
 namespace {

@@ -4,10 +4,12 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "common/loop/loop.h"
 #include "common/os/unique_fd.h"
 
 namespace dtrain::transport {
@@ -86,6 +88,22 @@ class Transport {
  public:
   virtual ~Transport() = default;
   virtual std::unique_ptr<Connection> Connect(const Target& target, Callbacks callbacks) = 0;
+};
+
+// A connection that could not even be begun: tells so from the loop, as every other one does.
+class FailedConnection : public Connection {
+ public:
+  FailedConnection(loop::Loop& loop, absl::Status status, Callbacks callbacks) {
+    loop.Post([alive = alive_, status = std::move(status),
+               on_failed = std::move(callbacks.on_failed)]() mutable {
+      if (*alive) on_failed(std::move(status));
+    });
+  }
+  ~FailedConnection() override { *alive_ = false; }
+  absl::Status CloseReason() const override { return absl::OkStatus(); }
+
+ private:
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
 
 }  // namespace dtrain::transport

@@ -9,9 +9,9 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
-#include "agent/shepherd/pmi2_frame.h"
+#include "agent/shepherd/pmi2_requests.h"
 #include "agent/shepherd/pmi_line.h"
-#include "agent/shepherd/pmi_server.h"
+#include "agent/shepherd/pmi_service.h"
 #include "tests/fuzz/expect.h"
 
 namespace {

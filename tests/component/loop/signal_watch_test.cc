@@ -9,7 +9,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "common/base/signal_name.h"
+#include "common/base/exit_code.h"
 #include "common/loop/loop.h"
 #include "common/loop/signal_sender.h"
 

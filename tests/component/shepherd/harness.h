@@ -30,7 +30,6 @@
 #include "common/loop/frame_channel.h"
 #include "common/loop/loop.h"
 #include "common/os/cgroup.h"
-#include "common/os/close_range.h"
 #include "common/os/fd.h"
 #include "common/os/pidfd.h"
 #include "dtrain/v1/shepherd.pb.h"

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "common/base/signal_name.h"
-
 #include <gtest/gtest.h>
 
 #include <csignal>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/exit_code.h"
 
 namespace dtrain {
 namespace {

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "launcher/cli/env_file.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <map>
 
 #include "absl/strings/str_cat.h"
+#include "launcher/cli/forwarded_env.h"
 
 namespace dtrain::cli {
 namespace {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "launcher/job/seats.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "launcher/job/cluster.h"
 
 namespace dtrain::job {
 namespace {

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "launcher/report/read_result.h"
-
 #include <gtest/gtest.h>
 
 #include "launcher/report/failure_report.h"
 #include "launcher/report/result_json.h"
+#include "launcher/report/write_result.h"
 #include "tests/unit/report/facts_fixture.h"
 
 namespace dtrain::report {

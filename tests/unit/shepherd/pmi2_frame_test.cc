@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "agent/shepherd/pmi2_frame.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "agent/shepherd/pmi2_requests.h"
 
 namespace dtrain::shepherd {
 namespace {

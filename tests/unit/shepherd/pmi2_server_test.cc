@@ -8,8 +8,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "agent/shepherd/pmi2_frame.h"
-#include "agent/shepherd/pmi_server.h"
+#include "agent/shepherd/pmi2_requests.h"
+#include "agent/shepherd/pmi_service.h"
 
 namespace dtrain::shepherd {
 namespace {

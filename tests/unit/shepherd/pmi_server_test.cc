@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "agent/shepherd/pmi_server.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -9,6 +7,7 @@
 #include <set>
 
 #include "absl/strings/str_cat.h"
+#include "agent/shepherd/pmi_service.h"
 
 namespace dtrain::shepherd {
 namespace {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "agent/shepherd/pmix_talk.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "agent/shepherd/pmix_gate.h"
 
 namespace dtrain::shepherd {
 namespace {

@@ -6,7 +6,6 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
-#include "launcher/status/event_feed.h"
 #include "tests/unit/report/facts_fixture.h"
 
 namespace dtrain::status {

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "launcher/status/log_frames.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -8,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "launcher/status/log_reading.h"
 #include "launcher/status/log_tails.h"
 
 namespace dtrain::status {

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "agent/stores/notice.h"
-
 #include <gtest/gtest.h>
 
 #include <string>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "agent/stores/notifier.h"
 #include "common/manifest/sha256.h"
 
 namespace dtrain::stores {

@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "launcher/transport/agent_binary.h"
-#include "launcher/transport/tail.h"
+#include "launcher/transport/child.h"
 #include "launcher/transport/transport.h"
 
 namespace dtrain::transport {

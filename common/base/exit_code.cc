@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "common/base/signal_name.h"
+#include "common/base/exit_code.h"
 
 #include <csignal>
 
