@@ -16,7 +16,7 @@ inline constexpr int kResultSchema = 1;
 // "success", "worker", "node" ...
 const char* VerdictName(job::Verdict::Kind kind);
 
-// How the job went, as --result-json writes it (docs/launch.md lists the fields). Valid UTF-8
+// How the job went, as --result-json writes it (docs/output.md lists the fields). Valid UTF-8
 // whatever the workers wrote. Pure.
 std::string ResultJson(const JobFacts& facts, absl::string_view job_id, TimePoint now);
 
