@@ -73,7 +73,7 @@ TEST_F(ElasticFlagsTest, NumbersThatContradictEachOther) {
   EXPECT_THAT(ElasticError({"--cool-down", "10s:5s"}), HasSubstr("too short"));
   EXPECT_THAT(ElasticError({"--cool-down", "10ms:5s"}), HasSubstr("too short"));
   EXPECT_THAT(ElasticError({"--cool-down", "10s:2h"}), HasSubstr("at most 1h"));
-  EXPECT_THAT(ElasticError({"--slots-per-host", "2"}), HasSubstr("about the hosts of --discover"));
+  EXPECT_THAT(ElasticError({"--slots-per-host", "2"}), HasSubstr("requires --discover"));
 }
 
 TEST_F(ElasticFlagsTest, WhatDoesNotWorkWithThem) {
@@ -91,11 +91,11 @@ TEST_F(ElasticFlagsTest, WhatDoesNotWorkWithThem) {
 
 TEST_F(ElasticFlagsTest, AreAboutElasticJobsOnly) {
   for (const char* flag : {"--min-np", "--max-np", "--reset-limit"}) {
-    EXPECT_THAT(Error({flag, "2"}), HasSubstr("add --elastic horovod")) << flag;
+    EXPECT_THAT(Error({flag, "2"}), HasSubstr("requires --elastic horovod")) << flag;
   }
-  EXPECT_THAT(Error({"--discover", "x"}), HasSubstr("add --elastic horovod"));
+  EXPECT_THAT(Error({"--discover", "x"}), HasSubstr("requires --elastic horovod"));
   EXPECT_THAT(Error({"--elastic", "torch"}), HasSubstr("is not horovod or none"));
-  EXPECT_THAT(Error({"--cool-down", "1s:2s"}), HasSubstr("add --elastic horovod"));
+  EXPECT_THAT(Error({"--cool-down", "1s:2s"}), HasSubstr("requires --elastic horovod"));
   surroundings_.environment = {"DTRAIN_COOL_DOWN=1s:2s"};
   EXPECT_EQ(Error({}), "");  // a default for jobs that are
 }
