@@ -99,6 +99,7 @@ void Detaching::OnNodesLate() {
 // Posted: what answers a node's word may end the connection that it came by.
 void Detaching::Answer(const absl::Status& may) {
   nodes_timer_.Cancel();
+  unkept_.clear();  // a word that comes later answers no later question
   launch_.loop().Post([may, askers = std::exchange(askers_, {})]() mutable {
     for (auto& asker : askers) asker(may);
   });

@@ -6,9 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
-#include "common/loop/loop.h"
 #include "dtrain/v1/journal.pb.h"
 #include "launcher/cli/options.h"
 #include "launcher/detached/log_store.h"

@@ -6,10 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/loop/loop.h"
 #include "common/os/file_lock.h"
 #include "dtrain/v1/journal.pb.h"
 #include "launcher/code.h"

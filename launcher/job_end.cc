@@ -13,6 +13,7 @@
 #include "launcher/report/collective_table.h"
 #include "launcher/report/failure_report.h"
 #include "launcher/report/result_json.h"
+#include "launcher/report/write_result.h"
 
 namespace dtrain {
 namespace {

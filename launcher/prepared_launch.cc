@@ -24,7 +24,7 @@
 #include "launcher/detached/ourselves.h"
 #include "launcher/layout_of.h"
 #include "launcher/plan/plan.h"
-#include "launcher/report/result_json.h"
+#include "launcher/report/write_result.h"
 
 namespace dtrain {
 namespace {

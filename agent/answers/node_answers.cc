@@ -44,6 +44,15 @@ void NodeAnswers::Answer(const auth::Identity& peer, const http::Target& target,
   const absl::string_view route = auth::RouteOf("GET", target.path);
   if (route.empty()) return reply(http::ErrorResponse(404, "no such path"));
   if (route == "GET /healthz") return reply(http::JsonResponse({{"status", "ok"}}));
+  if (route == "GET /v1/jobs") {
+    const auto jobs = inquiries_.ListJobs(peer, route);
+    if (!jobs.ok()) return reply(Refusal(jobs.status()));
+    Json list = Json::array();
+    for (const v1::JobOnNode& job : *jobs) {
+      list.push_back(view::JobView(job, host_, absl::GetCurrentTimeNanos()));
+    }
+    return reply(http::JsonResponse({{"jobs", std::move(list)}}));
+  }
   if (absl::StartsWith(route, "GET /v1/jobs/")) {
     return AnswerJob(peer, route, target, std::move(reply));
   }
@@ -52,13 +61,6 @@ void NodeAnswers::Answer(const auth::Identity& peer, const http::Target& target,
       peer, route,
       [this, route, open, reply = std::move(reply)](absl::StatusOr<v1::NodeReport> report) mutable {
         if (!report.ok()) return reply(Refusal(report.status()));
-        if (route == "GET /v1/jobs") {
-          Json jobs = Json::array();
-          for (const v1::JobOnNode& job : report->jobs()) {
-            jobs.push_back(view::JobView(job, host_, report->now_unix_nanos()));
-          }
-          return reply(http::JsonResponse({{"jobs", std::move(jobs)}}));
-        }
         if (route == "GET /metrics") {
           return reply(http::MetricsResponse(view::NodeMetrics(*report, host_, open), open));
         }

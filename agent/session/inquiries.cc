@@ -113,6 +113,12 @@ std::vector<v1::JobOnNode> Inquiries::JobsFor(const auth::Identity& peer) const 
   return out;
 }
 
+absl::StatusOr<std::vector<v1::JobOnNode>> Inquiries::ListJobs(const auth::Identity& peer,
+                                                               absl::string_view method) {
+  if (absl::Status may = roster_.Check(peer, method, nullptr, nullptr); !may.ok()) return may;
+  return JobsFor(peer);
+}
+
 absl::StatusOr<v1::JobOnNode> Inquiries::DescribeJob(const auth::Identity& peer,
                                                      absl::string_view method,
                                                      absl::string_view job_id,

@@ -32,6 +32,9 @@ class Inquiries {
   // tenth of the loop's time at most. RESOURCE_EXHAUSTED: many of them wait for one already.
   void ReportNode(const auth::Identity& peer, absl::string_view method,
                   absl::AnyInvocable<void(absl::StatusOr<v1::NodeReport>)> done);
+  // The same list at once, without the look at the node that a report takes.
+  absl::StatusOr<std::vector<v1::JobOnNode>> ListJobs(const auth::Identity& peer,
+                                                      absl::string_view method);
   // The job's last attempt. `owner`: an account, or empty if auth::Choose is to find the owner.
   // Only callers who may know that there is no such job get NOT_FOUND.
   absl::StatusOr<v1::JobOnNode> DescribeJob(const auth::Identity& peer, absl::string_view method,

@@ -202,16 +202,16 @@ absl::Status Joining::MayBeLeft() {
   return absl::OkStatus();
 }
 
-// Twice changes nothing. A shepherd that we refuse has not been told either.
+// Twice changes nothing. A shepherd that reads nothing already is not asked either.
 absl::Status Joining::PrepareToBeLeft(const std::string& state, v1::Reserve used) {
   if (holdings_.has_directory()) return absl::OkStatus();
-  if (!shepherd_.has_all()) {
-    return absl::UnavailableError(
-        "the job's shepherd there reads nothing: it is stopped, or hangs");
-  }
+  const absl::Status reads_nothing =
+      absl::UnavailableError("the job's shepherd there reads nothing: it is stopped, or hangs");
+  if (!shepherd_.has_all()) return reads_nothing;
   absl::Status ready = holdings_.MakeHiddenDirectory(state, std::move(used));
   if (!ready.ok()) return ready;
   ready = KeepRunning(absl::StrCat(state, kLog));
+  if (ready.ok() && !shepherd_.has_all()) ready = reads_nothing;
   if (!ready.ok()) holdings_.RemoveDirectory();
   return ready;
 }

@@ -199,7 +199,6 @@ void Loners::WatchFolder(const std::string& folder) {
 }
 
 void Loners::End(bool all_succeeded) {
-  if (!on_) return;
   Stop();
   if (HasAnyJoined()) watch_.OnTalk();
   std::string text = all_succeeded ? watch_.Tell() : "";

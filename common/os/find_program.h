@@ -5,7 +5,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "common/os/spawn_child.h"
+#include "common/os/spawn_error.h"
 
 namespace dtrain::os {
 

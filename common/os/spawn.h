@@ -11,7 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/os/account.h"
-#include "common/os/spawn_child.h"
+#include "common/os/spawn_error.h"
 #include "common/os/unique_fd.h"
 
 namespace dtrain::os {

@@ -6,12 +6,10 @@
 #include <sys/types.h>
 
 #include <cstddef>
-#include <string>
 #include <utility>
 
-#include "absl/status/status.h"
-#include "absl/strings/string_view.h"
 #include "common/os/account.h"
+#include "common/os/spawn_error.h"
 
 #if defined(__SANITIZE_THREAD__)
 #define DTRAIN_TSAN 1
@@ -23,35 +21,7 @@
 
 // The child's side of Spawn: what happens between its first moment and the program that it becomes.
 // Of the files of this folder only; in words of the kernel.
-
 namespace dtrain::os {
-
-// The step at which a spawn failed.
-enum class SpawnStage {
-  kNone,
-  kProgram,  // not found, a directory, not executable
-  kFork,
-  kDeathSignal,
-  kGroup,
-  kCgroup,
-  kLimits,
-  kScheduling,
-  kAffinity,
-  kDescriptors,
-  kUser,
-  kKeyring,
-  kWorkingDirectory,
-  kExec,
-};
-
-struct SpawnError {
-  SpawnStage stage = SpawnStage::kNone;
-  int error_number = 0;
-  std::string path;  // the program or directory it is about; else empty
-};
-
-// The error in words. `subject`: the program, or the working directory when it is about that.
-absl::Status Explain(const SpawnError& error, absl::string_view subject);
 
 // A child may borrow its parent's memory until it execs: no sanitizer may keep books there, nor may
 // the compiler merge its frame with its parent's.

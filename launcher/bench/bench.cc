@@ -18,7 +18,7 @@
 #include "launcher/bench/scaling.h"
 #include "launcher/bench/svg.h"
 #include "launcher/bench/tables.h"
-#include "launcher/report/result_json.h"
+#include "launcher/report/write_result.h"
 #include "launcher/self/launches.h"
 
 namespace dtrain::bench {

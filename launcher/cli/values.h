@@ -16,8 +16,7 @@
 #include "common/base/text.h"
 
 // Values of flags. Errors are InvalidArgument and say what the text is not and what it may be;
-// which flag it was, the caller adds. Pure.
-// Sets a variable to the value of a flag, or says what is wrong with that. Pure.
+// which flag it was, the caller adds. Set and Choose put the value into a variable. Pure.
 
 namespace dtrain::cli {
 

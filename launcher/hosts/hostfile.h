@@ -12,9 +12,9 @@
 #include "absl/strings/string_view.h"
 #include "launcher/hosts/source.h"
 
-// Which machines a job may use, as people write them. Pure: text in, values out. Every error is
-// InvalidArgument and reads `FILE:LINE:COL: what: "text"; what to do`. docs/hostfile.md has the
-// grammar.
+// Which machines a job may use, as people write them. Pure but for ReadHostfile: text in, values
+// out. Every error of the text is InvalidArgument and reads `FILE:LINE:COL: what: "text"; what to
+// do`. docs/hostfile.md has the grammar.
 
 namespace dtrain::hosts {
 

@@ -31,6 +31,7 @@
 #include "launcher/job/retries.h"
 #include "launcher/job/run_phase.h"
 #include "launcher/job/stall_watch.h"
+#include "launcher/job/start_limit.h"
 #include "launcher/job/start_phase.h"
 #include "launcher/job/stop_phase.h"
 #include "launcher/job/takeover.h"

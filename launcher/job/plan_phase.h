@@ -15,8 +15,6 @@
 #include "launcher/job/reserve_phase.h"
 #include "launcher/job/stop_phase.h"
 
-// What is looked at once there is a plan, before anything starts. Pure.
-
 namespace dtrain::job {
 
 bool HasContract(const JobOptions& options, v1::Contract contract);

@@ -11,7 +11,7 @@
 #include "launcher/job/early_faults.h"
 #include "launcher/job/fault_list.h"
 #include "launcher/job/outcome.h"
-#include "launcher/job/start_phase.h"
+#include "launcher/job/start_limit.h"
 #include "launcher/job/stop_phase.h"
 
 namespace dtrain::job {

@@ -2,41 +2,19 @@
 #pragma once
 
 #include <cstddef>
-#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "launcher/job/cluster.h"
-#include "launcher/job/early_faults.h"
 #include "launcher/job/outcome.h"
 #include "launcher/job/parts.h"
 #include "launcher/job/rank_table.h"
 #include "launcher/job/run_phase.h"
 #include "launcher/job/stall_watch.h"
+#include "launcher/job/start_limit.h"
 #include "launcher/job/stop_phase.h"
 
 namespace dtrain::job {
-
-// --start-timeout: the time for all until the workers run.
-class StartLimit {
- public:
-  StartLimit(const Cluster& cluster, const EarlyFaults& early_faults, StopPhase& stop);
-
-  void Restart();               // from the beginning
-  void Suspend();               // what is awaited has no such limit
-  void Credit(Duration pause);  // we ourselves did not run
-
-  TimePoint NextDeadline() const;
-  void OnDeadline();
-
- private:
-  std::string Waiting() const;
-
-  const Cluster& cluster_;
-  const EarlyFaults& early_faults_;
-  StopPhase& stop_;
-  TimePoint start_by_;
-};
 
 // From the word to start, to all nodes at once, until all have started. Where code is staged, all
 // have it first.

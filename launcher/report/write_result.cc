@@ -21,7 +21,6 @@
 #include "common/os/output_file.h"
 #include "common/os/unique_fd.h"
 #include "launcher/job/outcome.h"
-#include "launcher/report/result_json.h"
 
 namespace dtrain::report {
 namespace {

@@ -6,10 +6,9 @@
 #include <string>
 #include <vector>
 
-// What tables for people are made of. Pure. What is missing or of another type in an answer is
-// shown as a dash: it may come from another version.
-// The answers of the status server for people. Pure. What is missing or of another type in an
-// answer is shown as a dash: it may come from a launcher of another version.
+// The answers of the status server as tables for people, and the cells of these. Pure. What is
+// missing or of another type in an answer is shown as a dash: a launcher of another version may
+// have sent it.
 
 namespace dtrain::status {
 

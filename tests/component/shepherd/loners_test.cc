@@ -51,6 +51,15 @@ TEST_F(LonersTest, OneFileOfTwoRanksIsTold) {
             IsTold());
 }
 
+TEST_F(LonersTest, AlsoIfAHelperLivesLonger) {
+  Run("import subprocess\n"
+      "f = open('checkpoint', 'wb')\n"
+      "f.write(bytes(10)); f.flush()\n"
+      "time.sleep(1)\n"
+      "subprocess.Popen(['sleep', '2'])\n");
+  EXPECT_EQ(IsToldOf("both wrote"), IsTold());
+}
+
 // As a checkpoint of each epoch: open for a moment, many times.
 TEST_F(LonersTest, WhatIsOpenForAMomentOnlyIsSeenToo) {
   Run("os.makedirs('out', exist_ok=True)\n"
