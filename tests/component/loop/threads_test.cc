@@ -10,8 +10,10 @@
 
 #include <atomic>
 #include <cerrno>
+#include <condition_variable>
 #include <cstdio>
-#include <future>
+#include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
@@ -101,19 +103,25 @@ TEST_F(ThreadsTest, APatientCallTellsWhatItReturned) {
 // A disk that does not answer holds nobody: not the first call, and not the loop's end by the
 // second.
 TEST(PatientCallTest, OneThatDoesNotReturnIsLeftAlone) {
-  std::promise<void> answer;
-  const std::shared_future<void> answered = answer.get_future().share();
-  std::promise<void> returned[2];
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool answered = false;
+  int left = 0;  // threads that have nothing to do with the call any more
   std::vector<std::string> told;
   {
     Loop loop;
     PatientCall call(loop);
-    const auto make = [&](std::promise<void>& end, Duration patience) {
+    const auto make = [&](Duration patience) {
+      std::shared_ptr<void> end(nullptr, [&](void*) {
+        const std::lock_guard lock(mutex);
+        ++left;
+        changed.notify_all();
+      });
       call.Make(
           "test",
-          [answered, &end] {
-            answered.wait();
-            end.set_value_at_thread_exit();
+          [&, end = std::move(end)] {
+            std::unique_lock lock(mutex);
+            changed.wait(lock, [&] { return answered; });
             return absl::OkStatus();
           },
           patience, absl::UnavailableError("late"),
@@ -122,12 +130,14 @@ TEST(PatientCallTest, OneThatDoesNotReturnIsLeftAlone) {
             loop.Stop();
           });
     };
-    make(returned[0], std::chrono::milliseconds(1));
+    make(std::chrono::milliseconds(1));
     loop.Run();
-    make(returned[1], kDeadline);
+    make(kDeadline);
   }
-  answer.set_value();
-  for (std::promise<void>& end : returned) end.get_future().wait();
+  std::unique_lock lock(mutex);
+  answered = true;
+  changed.notify_all();
+  changed.wait(lock, [&] { return left == 2; });
   EXPECT_EQ(told, std::vector<std::string>{"late"});
 }
 
