@@ -49,7 +49,7 @@ void Detaching::Ask(absl::AnyInvocable<void(absl::Status)> may) {
   if (absl::Status now = May(); !now.ok()) return may(now);
   askers_.push_back(std::move(may));
   if (askers_.size() > 1) return;
-  // A folder that stalls holds the caller, and not for ever, but never the job.
+  // A folder that stalls delays the answer, but never the job.
   check_.Make(
       "try the state folder", [] { return Handover::Check(); }, kFolderPatience,
       absl::UnavailableError("the folder of detached jobs, below your home or "

@@ -79,7 +79,7 @@ void JobEnd::KeepRecord() {
       });
 }
 
-// Nobody misses it who has not asked for more.
+// Only with -v: most users do not miss the record.
 void JobEnd::TellRecord() const {
   if (kept_status_.ok() || !around_.options.verbose) return;
   std::fprintf(stderr, "dtrain: the job is not in dtrain history: %s\n",

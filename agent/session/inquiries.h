@@ -70,7 +70,7 @@ class Inquiries {
   spawn::Quarantine& quarantine_;
   Roster& roster_;
   absl::AnyInvocable<v1::NodeReport()> about_;
-  std::map<std::string, Callers> callers_;  // who wait, or have to
+  std::map<std::string, Callers> callers_;  // those who wait for a report, or may not have one yet
 };
 
 }  // namespace dtrain::session

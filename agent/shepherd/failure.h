@@ -32,7 +32,7 @@ inline constexpr size_t kMostErrorBytes = 64 << 10;
 
 // A worker's error file (TORCHELASTIC_ERROR_FILE) in the job's scratch folder.
 inline std::string ErrorFileName(uint32_t rank) { return absl::StrCat("rank", rank, ".json"); }
-// Empty where there is no folder.
+// Empty if there is no folder.
 inline std::string ErrorFilePath(const std::string& folder, uint32_t rank) {
   return folder.empty() ? "" : absl::StrCat(folder, "/", ErrorFileName(rank));
 }

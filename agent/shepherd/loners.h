@@ -25,7 +25,7 @@ namespace dtrain::shepherd {
 // Which ranks of a node write the same file although none has talked to another. Pure.
 class LonerWatch {
  public:
-  // A rank talks, or is about to: nothing more is to be known.
+  // A rank has joined the others or has a network socket: nothing found so far counts.
   void OnTalk();
   // A process of the rank has it open. `mounts` names the process's mount namespace: in a container
   // the same path is another file. False: such files are meant to be shared.
@@ -37,7 +37,7 @@ class LonerWatch {
   std::string Tell() const;
 
  private:
-  // The first file that two have written, and the lower rank first.
+  // The first file that two ranks have written; `first` is the lower rank.
   struct Shared {
     std::string path;
     uint32_t first = 0, second = 0;

@@ -33,7 +33,7 @@ std::optional<size_t> BodySize(absl::string_view header) {
   return size;
 }
 
-// Takes a value off the front of `body`, with the ';' that ends it. False when there is none.
+// Takes a value and its ';' off the front of `body`. False if there is no value.
 bool TakeValue(absl::string_view* body, std::string* value) {
   while (true) {
     const size_t end = body->find(';');
