@@ -88,7 +88,8 @@ absl::StatusOr<Options> ParseTool(Tool tool, const std::vector<std::string>& arg
   }
   absl::StatusOr<cli::Words> words = cli::SplitWords(all, args);
   if (!words.ok()) return words.status();
-  if (std::find(words->flags.begin(), words->flags.end(), "--help") != words->flags.end()) {
+  for (const char* help : {"--help", "--help-all"}) {
+    if (std::find(words->flags.begin(), words->flags.end(), help) == words->flags.end()) continue;
     options.help = cli::FormatHelp(PageOf(tool));
     return options;
   }

@@ -19,6 +19,10 @@ Page LaunchPage() {
   dtrain launch --hostfile hosts.txt --dry-run ./program   show what would run where
 )";
   page.flags = LaunchFlags();
+  page.common = {"hostfile", "hosts",         "nnodes",  "np",           "ppn",      "export",
+                 "wdir",     "module",        "rsh",     "tag-output",   "log-dir",  "verbose",
+                 "quiet",    "dry-run",       "stage",   "max-restarts", "detach",   "name",
+                 "grace",    "start-timeout", "timeout", "help",         "help-all", "agent"};
   page.notes =
       R"(A flag can also be set as a variable (DTRAIN_START_TIMEOUT for --start-timeout) or in the
 configuration file (start-timeout = "5m" under [launch]). The command line overrides variables,

@@ -488,7 +488,9 @@ const std::vector<Flag>& LaunchFlags() {
                     [](View, RawLaunch&) { return absl::OkStatus(); }});
     all->push_back({"--no-config", "Other", "", "read no configuration file",
                     [](View, RawLaunch&) { return absl::OkStatus(); }});
-    all->push_back({"--help,-h", "Other", "", "print this help",
+    all->push_back({"--help,-h", "Other", "", "explain the common flags",
+                    [](View v, RawLaunch& o) { return Set(v, o.help); }});
+    all->push_back({"--help-all", "Other", "", "explain all flags",
                     [](View v, RawLaunch& o) { return Set(v, o.help); }});
     return all;
   }();

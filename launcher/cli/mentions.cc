@@ -25,7 +25,8 @@ absl::string_view Variable(const Surroundings& surroundings, absl::string_view n
 
 // -m is a part of the command, and bench, faces and dtrain.run() have commands of their own.
 bool IsCommandLineOnly(absl::string_view name) {
-  return name == "help" || name == "config" || name == "no-config" || name == "module";
+  return name == "help" || name == "help-all" || name == "config" || name == "no-config" ||
+         name == "module";
 }
 
 // Words of a source that has no spelling of its own, in the form SplitWords would give.

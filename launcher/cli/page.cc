@@ -17,8 +17,13 @@ std::string FormatList(const Page& page) {
   for (const Page::Entry& entry : page.list) {
     if (entry.word.size() <= kWidest) width = std::max(width, entry.word.size());
   }
-  std::string out = absl::StrCat("\n", page.list_title, ":\n");
+  std::string out;
+  const std::string* group = nullptr;
   for (const Page::Entry& entry : page.list) {
+    if (group == nullptr || *group != entry.group) {
+      group = &entry.group;
+      absl::StrAppend(&out, "\n", group->empty() ? page.list_title : *group, ":\n");
+    }
     const bool fits = entry.word.size() <= width;
     absl::StrAppend(&out, "  ", entry.word, fits ? "" : "\n  ",
                     std::string(width + 3 - (fits ? entry.word.size() : 0), ' '), entry.summary,
@@ -27,14 +32,31 @@ std::string FormatList(const Page& page) {
   return out;
 }
 
+std::vector<Flag> CommonFlags(const Page& page) {
+  std::vector<Flag> flags;
+  for (const Flag& flag : page.flags) {
+    if (std::find(page.common.begin(), page.common.end(), FlagName(flag)) == page.common.end()) {
+      continue;
+    }
+    flags.push_back(flag);
+    flags.back().group = "Common flags";
+  }
+  return flags;
+}
+
 }  // namespace
 
-std::string FormatHelp(const Page& page) {
+std::string FormatHelp(const Page& page, bool all_flags) {
   std::string out = absl::StrCat(page.text, "\nUsage: ", page.usage, "\n");
   if (!page.more.empty()) absl::StrAppend(&out, "\n", page.more);
   if (!page.list.empty()) absl::StrAppend(&out, FormatList(page));
   if (!page.examples.empty()) absl::StrAppend(&out, "\nExamples:\n", page.examples);
-  if (!page.flags.empty()) absl::StrAppend(&out, FormatFlags(page.flags));
+  if (!all_flags && !page.common.empty()) {
+    absl::StrAppend(&out, FormatFlags(CommonFlags(page)), "\n", page.command,
+                    " --help-all explains all ", page.flags.size(), " flags.\n");
+  } else if (!page.flags.empty()) {
+    absl::StrAppend(&out, FormatFlags(page.flags));
+  }
   if (!page.notes.empty()) absl::StrAppend(&out, "\n", page.notes);
   return out;
 }

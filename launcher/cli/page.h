@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "launcher/cli/flag_table.h"
 
 namespace dtrain::cli {
@@ -14,10 +15,11 @@ namespace dtrain::cli {
 struct Page {
   // What may stand behind the flags.
   enum class Operand { kNone, kListed, kJob, kProgram };
-  // One of `list`, as it is explained.
+  // A row of `list`. Help puts the rows of a group below its title; without one, below list_title.
   struct Entry {
     std::string word;
     std::string summary;
+    std::string group = {};
   };
 
   std::string command;  // as it is typed: "dtrain bench p2p"
@@ -28,11 +30,13 @@ struct Page {
   std::vector<Entry> list;  // words that it takes: its commands, say
   std::string examples;     // each line begins with two blanks
   std::vector<Flag> flags;
+  // Names of the flags that --help prints if `flags` do not fit on a screen; --help-all prints all.
+  std::vector<absl::string_view> common;
   std::string notes;
   Operand operand = Operand::kNone;
 };
 
-// As --help prints it.
-std::string FormatHelp(const Page& page);
+// The text of --help, or of --help-all.
+std::string FormatHelp(const Page& page, bool all_flags = false);
 
 }  // namespace dtrain::cli

@@ -178,8 +178,9 @@ absl::StatusOr<Command> ParseFlags(const std::vector<std::string>& args,
   absl::StatusOr<Words> words = SplitWords(LaunchFlags(), args);
   if (!words.ok()) return words.status();
   Command command;
-  if (std::find(words->flags.begin(), words->flags.end(), "--help") != words->flags.end()) {
-    command.help = FormatHelp(LaunchPage());
+  for (const char* help : {"--help-all", "--help"}) {
+    if (std::find(words->flags.begin(), words->flags.end(), help) == words->flags.end()) continue;
+    command.help = FormatHelp(LaunchPage(), absl::string_view(help) == "--help-all");
     return command;
   }
   std::string mistyped;

@@ -2,14 +2,90 @@
 #include "launcher/cli/words.h"
 
 #include <algorithm>
+#include <iterator>
+#include <string>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "common/base/text.h"
 
 namespace dtrain::cli {
 namespace {
+
+// Flags of other launchers and schedulers, the flag of ours that does that, and what to write.
+struct Elsewhere {
+  absl::string_view theirs;
+  absl::string_view ours;
+  absl::string_view written;  // if empty: --ours
+};
+
+constexpr Elsewhere kElsewhere[] = {
+    {"nproc", "np", "--np (in all) or --ppn (on each host)"},
+    {"num-processes", "np", ""},
+    {"ntasks", "np", ""},
+    {"world-size", "np", ""},
+    {"gpus", "ppn", "--ppn (ranks on each host, a GPU for each) or --gpus-per-rank"},
+    {"num-gpus", "ppn", ""},
+    {"gpus-per-node", "ppn", ""},
+    {"devices", "ppn", ""},
+    {"process-count-per-node", "ppn", ""},
+    {"ntasks-per-node", "ppn", ""},
+    {"tasks-per-node", "ppn", ""},
+    {"slots-per-node", "ppn", ""},
+    {"gpus-per-task", "gpus-per-rank", ""},
+    {"cpus-per-task", "cores-per-rank", ""},
+    {"cpus-per-rank", "cores-per-rank", ""},
+    {"machinefile", "hostfile", ""},
+    {"f", "hostfile", ""},
+    {"nodefile", "hostfile", ""},
+    {"nodelist", "hosts", ""},
+    {"hostlist", "hosts", ""},
+    {"num-machines", "nnodes", ""},
+    {"num-nodes", "nnodes", ""},
+    {"nics", "net", ""},
+    {"network-interface", "net", ""},
+    {"iface", "net", ""},
+    {"image", "container", ""},
+    {"volume", "container-mount", ""},
+    {"mount", "container-mount", ""},
+    {"workdir", "wdir", ""},
+    {"chdir", "wdir", ""},
+    {"cwd", "wdir", ""},
+    {"background", "detach", ""},
+    {"job-name", "name", ""},
+    {"walltime", "timeout", ""},
+    {"time", "timeout", ""},
+    {"time-limit", "timeout", ""},
+    {"output-filename", "output", ""},
+    {"redirects", "log-dir", ""},
+    {"tee", "log-dir", ""},
+    {"bind-to", "bind", ""},
+    {"cpu-bind", "bind", ""},
+};
+
+// Flags of launchers that are started once on each host, where dtrain is started once for all.
+constexpr absl::string_view kNotNeeded[] = {
+    "master-addr",  "master-port", "main-process-ip", "main-process-port", "machine-rank",
+    "node-rank",    "rank",        "rdzv-endpoint",   "rdzv-backend",      "rdzv-id",
+    "rdzv-conf",    "standalone",  "rendezvous",      "local-addr",        "allow-run-as-root",
+    "no-ssh-check", "init-method", "dist-url"};
+
+std::string WhatWasMeant(absl::string_view name, const std::vector<Flag>& flags) {
+  const std::string dashed = absl::StrReplaceAll(name, {{"_", "-"}});
+  for (const Elsewhere& flag : kElsewhere) {
+    if (dashed != flag.theirs || FindLong(flags, flag.ours) < 0) continue;
+    return absl::StrCat("; did you mean ",
+                        flag.written.empty() ? absl::StrCat("--", flag.ours) : flag.written, "?");
+  }
+  const bool launches = FindLong(flags, "np") >= 0;
+  if (launches &&
+      std::find(std::begin(kNotNeeded), std::end(kNotNeeded), dashed) != std::end(kNotNeeded)) {
+    return "; leave it out: one dtrain launch starts the ranks on all hosts and connects them";
+  }
+  return DidYouMean(name, LongNames(flags), "--");
+}
 
 class Splitter {
  public:
@@ -100,7 +176,7 @@ class Splitter {
 
   absl::Status Unknown(absl::string_view word, absl::string_view name) const {
     return absl::InvalidArgumentError(
-        absl::StrCat("unknown flag ", Escape(word, 80), DidYouMean(name, LongNames(flags_), "--")));
+        absl::StrCat("unknown flag ", Escape(word, 80), WhatWasMeant(name, flags_)));
   }
 
   const std::vector<Flag>& flags_;

@@ -46,7 +46,7 @@ absl::StatusOr<Request> Parse(const std::vector<std::string>& args) {
     std::vector<std::string> own;
     for (size_t i = 0; i < words->flags.size(); ++i) {
       const std::string& word = words->flags[i];
-      if (word == "--help") request.help = true;
+      if (word == "--help" || word == "--help-all") request.help = true;
       if (word == "--rank") {
         request.rank = words->flags[++i];
       } else if (word != "--module") {

@@ -152,7 +152,7 @@ class Reader {
   absl::Status TakeOurs(const std::string& word, const std::string& spelled) {
     const std::vector<cli::Flag>& ours = cli::LaunchFlags();
     const int index = absl::StartsWith(spelled, "--") ? cli::FindLong(ours, spelled.substr(2)) : -1;
-    if (index < 0 || cli::FlagName(ours[static_cast<size_t>(index)]) == "help") {
+    if (index < 0 || absl::StartsWith(cli::FlagName(ours[static_cast<size_t>(index)]), "help")) {
       return Unknown(spelled);
     }
     Mention mention{nullptr, spelled, {word}};

@@ -84,7 +84,7 @@ std::string WhoFailedFirst(const JobFacts& facts, const job::RankEnd& first) {
   return text;
 }
 
-// "dtrain: 3 other ranks failed after it: 0, 1, 2"
+// "dtrain: 3 other ranks failed or were stopped afterwards: 0, 1, 2"
 std::string Secondaries(const JobFacts& facts, Rank first) {
   std::vector<uint32_t> failed;
   for (const job::RankEnd& end : facts.ranks) {
@@ -92,8 +92,9 @@ std::string Secondaries(const JobFacts& facts, Rank first) {
       failed.push_back(end.rank.value());
     }
   }
-  std::string text = absl::StrCat("dtrain: ", Count(facts.secondary_deaths, "other rank"),
-                                  " failed or had to be ended after it");
+  std::string text =
+      absl::StrCat("dtrain: ", Count(facts.secondary_deaths, "other rank"), " failed or ",
+                   facts.secondary_deaths == 1 ? "was" : "were", " stopped afterwards");
   if (failed.size() == facts.secondary_deaths && failed.size() <= kNamedSecondaries) {
     absl::StrAppend(&text, ": ", absl::StrJoin(failed, ", "));
   }

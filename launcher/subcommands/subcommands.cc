@@ -7,7 +7,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/base/exit_code.h"
 #include "common/base/text.h"
 #include "launcher/bench/bench.h"
@@ -152,37 +154,47 @@ cli::Page BenchPage(absl::string_view) { return bench::GeneralPage(); }
 cli::Page CompletionPage(absl::string_view) { return reference::CompletionPage(); }
 cli::Page ManPage(absl::string_view) { return reference::ManPage(); }
 
+constexpr absl::string_view kStart = "Start a job";
+constexpr absl::string_view kLook = "Look at jobs";
+constexpr absl::string_view kSteer = "Steer and end jobs";
+constexpr absl::string_view kTools = "Hosts and tools";
+constexpr absl::string_view kHidden = "";
+
 constexpr Subcommand kAll[] = {
-    {"launch", "start a job and wait for it to finish", LaunchPage, Launch},
-    {"torchrun", "launch, with the command line of torchrun", FacePage, LaunchAs},
-    {"mpirun", "launch, with the command line of mpirun", FacePage, LaunchAs},
-    {"mpiexec", "the same", FacePage, LaunchAs},
-    {"deepspeed", "launch, with the command line of DeepSpeed's launcher", FacePage, LaunchAs},
-    {"accelerate", "launch, with the command line of accelerate launch", FacePage, LaunchAs},
-    {"fabric", "launch, with the command line of Lightning's fabric run", FacePage, LaunchAs},
-    {"horovodrun", "launch, with the command line of horovodrun", FacePage, LaunchAs},
-    {"env", "print the environment that a worker would get, and why", EnvPage, Env},
-    {"ps", "list running jobs", status::PageOf, Status},
-    {"status", "show a job and its ranks", status::PageOf, Status},
-    {"top", "like status, refreshed every second", status::PageOf, Status},
-    {"page", "show a job in a web browser", status::PageOf, Status},
-    {"logs", "print the output of a job; -f follows it", status::PageOf, Status},
-    {"stop", "end a job", status::PageOf, Status},
-    {"detach", "let a job go on without its terminal", status::PageOf, Status},
-    {"migrate", "move a detached job's launcher to another machine", migrate::PageOf, Migrate},
-    {"attach", "follow a detached job until it ends", history::PageOf, History},
-    {"wait", "wait until detached jobs have ended", history::PageOf, History},
-    {"history", "list jobs that have ended", history::PageOf, History},
-    {"show", "show all of a job, running or ended", history::PageOf, History},
-    {"rerun", "launch a job again", history::PageOf, History},
-    {"rm", "remove jobs that have ended", history::PageOf, History},
-    {"prune", "remove old jobs", history::PageOf, History},
-    {"resume", "be the launcher of a job that has none", ResumePage, Resume},
-    {"nodes", "show hosts: their cores, GPUs and jobs", status::PageOf, Status},
-    {"bench", "measure communication and scaling", BenchPage, Bench},
-    {"completion", "print a completion script for your shell", CompletionPage, Describe},
-    {"man", "print a manual page", ManPage, Describe},
-    {"version", "print the version", VersionPage, Version},
+    {"launch", kStart, "start a job and wait for it to finish", LaunchPage, Launch},
+    {"torchrun", kStart, "launch, with the command line of torchrun", FacePage, LaunchAs},
+    {"mpirun", kStart, "launch, with the command line of mpirun", FacePage, LaunchAs},
+    {"mpiexec", kHidden, "the same as mpirun", FacePage, LaunchAs},
+    {"deepspeed", kStart, "launch, with the command line of DeepSpeed's launcher", FacePage,
+     LaunchAs},
+    {"accelerate", kStart, "launch, with the command line of accelerate launch", FacePage,
+     LaunchAs},
+    {"fabric", kStart, "launch, with the command line of Lightning's fabric run", FacePage,
+     LaunchAs},
+    {"horovodrun", kStart, "launch, with the command line of horovodrun", FacePage, LaunchAs},
+    {"rerun", kStart, "launch a job again", history::PageOf, History},
+    {"env", kStart, "print the environment that a worker would get, and why", EnvPage, Env},
+    {"ps", kLook, "list running jobs", status::PageOf, Status},
+    {"status", kLook, "show a job and its ranks", status::PageOf, Status},
+    {"top", kLook, "like status, refreshed every second", status::PageOf, Status},
+    {"page", kLook, "show a job in a web browser", status::PageOf, Status},
+    {"logs", kLook, "print the output of a job; -f follows it", status::PageOf, Status},
+    {"history", kLook, "list jobs that have ended", history::PageOf, History},
+    {"show", kLook, "show all of a job, running or ended", history::PageOf, History},
+    {"attach", kSteer, "follow a detached job until it ends", history::PageOf, History},
+    {"wait", kSteer, "wait until detached jobs have ended", history::PageOf, History},
+    {"detach", kSteer, "let a job go on without its terminal", status::PageOf, Status},
+    {"migrate", kSteer, "move a detached job's launcher to another machine", migrate::PageOf,
+     Migrate},
+    {"stop", kSteer, "end a job", status::PageOf, Status},
+    {"rm", kSteer, "remove jobs that have ended", history::PageOf, History},
+    {"prune", kSteer, "remove old jobs", history::PageOf, History},
+    {"resume", kHidden, "be the launcher of a job that has none", ResumePage, Resume},
+    {"nodes", kTools, "show hosts: their cores, GPUs and jobs", status::PageOf, Status},
+    {"bench", kTools, "measure communication and scaling", BenchPage, Bench},
+    {"completion", kTools, "print a completion script for your shell", CompletionPage, Describe},
+    {"man", kTools, "print a manual page", ManPage, Describe},
+    {"version", kTools, "print the version", VersionPage, Version},
 };
 
 cli::Page GeneralPage() {
@@ -198,9 +210,31 @@ cli::Page GeneralPage() {
   dtrain launch --hostfile hosts.txt python3 train.py
   dtrain launch -H node1:8,node2:8 -x NCCL_DEBUG=INFO python3 train.py
 )";
-  page.notes = "Run dtrain COMMAND --help for the flags of a command.\n";
+  page.notes = "dtrain help COMMAND explains a command and its flags.\n";
   page.operand = cli::Page::Operand::kListed;
   return page;
+}
+
+// As dtrain --help lists the commands: in groups, other launchers' on one line.
+std::string GeneralHelp() {
+  cli::Page page = GeneralPage();
+  std::vector<absl::string_view> faces;
+  for (const Subcommand& entry : kAll) {
+    if (entry.run == LaunchAs && entry.group != kHidden) faces.push_back(entry.name);
+  }
+  page.list.clear();
+  for (const Subcommand& entry : kAll) {
+    if (entry.group == kHidden) continue;
+    if (entry.run != LaunchAs) {
+      page.list.push_back(
+          {std::string(entry.name), std::string(entry.summary), std::string(entry.group)});
+    } else if (entry.name == faces.front()) {
+      page.list.push_back({absl::StrJoin(faces, ", "),
+                           "the same, with the command line of that launcher",
+                           std::string(entry.group)});
+    }
+  }
+  return cli::FormatHelp(page);
 }
 
 void AddBenchTools(std::vector<reference::Command>& commands) {
@@ -223,11 +257,59 @@ const Subcommand* Find(absl::string_view name) {
   return it == std::end(kAll) ? nullptr : it;
 }
 
+// Commands of docker, kubectl, git and the schedulers, and which of ours does that.
+constexpr std::pair<absl::string_view, absl::string_view> kElsewhere[] = {
+    {"run", "launch"},     {"exec", "launch"},      {"start", "launch"},
+    {"srun", "launch"},    {"submit", "launch -d"}, {"sbatch", "launch -d"},
+    {"qsub", "launch -d"}, {"bsub", "launch -d"},   {"list", "ps"},
+    {"ls", "ps"},          {"jobs", "ps"},          {"squeue", "ps"},
+    {"qstat", "ps"},       {"bjobs", "ps"},         {"get", "ps"},
+    {"kill", "stop"},      {"cancel", "stop"},      {"scancel", "stop"},
+    {"qdel", "stop"},      {"bkill", "stop"},       {"terminate", "stop"},
+    {"down", "stop"},      {"delete", "rm"},        {"remove", "rm"},
+    {"clean", "prune"},    {"log", "logs"},         {"tail", "logs -f"},
+    {"inspect", "show"},   {"describe", "show"},    {"info", "show"},
+    {"sacct", "history"},  {"restart", "rerun"},    {"retry", "rerun"},
+    {"sinfo", "nodes"},    {"hosts", "nodes"},      {"dashboard", "page"},
+    {"ui", "page"},        {"web", "page"},         {"monitor", "top"},
+    {"bg", "detach"},      {"fg", "attach"},        {"benchmark", "bench"},
+};
+
+// A program, or a flag of launch, that stands where the command should.
+bool BelongsToLaunch(absl::string_view word) {
+  if (absl::StartsWith(word, "-")) return true;
+  return absl::StrContains(word, '/') || absl::EndsWith(word, ".py") ||
+         absl::EndsWith(word, ".sh") || absl::StartsWith(word, "python");
+}
+
+std::string WhatWasMeant(const std::string& name) {
+  for (const auto& [theirs, ours] : kElsewhere) {
+    if (name == theirs) return absl::StrCat("; did you mean dtrain ", ours, "?");
+  }
+  std::vector<std::string> known = {"--help", "--version"};
+  if (!BelongsToLaunch(name)) {
+    known = {"help"};
+    for (const Subcommand& entry : kAll) known.emplace_back(entry.name);
+  }
+  std::string near = DidYouMean(name, known);
+  if (near.empty() && BelongsToLaunch(name)) {
+    near = absl::StrCat("; did you mean dtrain launch ", Escape(name, 80), " ...?");
+  }
+  return near;
+}
+
 int Unknown(const std::string& name) {
-  std::vector<std::string> known = {"help", "--help", "--version"};
-  for (const Subcommand& entry : kAll) known.emplace_back(entry.name);
   return UsageError(absl::InvalidArgumentError(absl::StrCat(
-      "unknown command ", Escape(name, 80), DidYouMean(name, known), "\nSee dtrain --help")));
+      "unknown command ", Escape(name, 80), WhatWasMeant(name), "\nSee dtrain --help")));
+}
+
+// dtrain help COMMAND...
+int Help(const Program& program, Args words) {
+  if (words.empty() || words[0] == "help") return Print(GeneralHelp());
+  const Subcommand* command = Find(words[0]);
+  if (command == nullptr) return Unknown(words[0]);
+  words.emplace_back("--help");
+  return command->run(program, words);
 }
 
 }  // namespace
@@ -253,9 +335,8 @@ int Run(const Program& program, const std::vector<std::string>& args) {
     return UsageError(absl::InvalidArgumentError("no command given. See dtrain --help"));
   }
   const std::string& name = args[0];
-  if (name == "--help" || name == "-h" || name == "help") {
-    return Print(cli::FormatHelp(GeneralPage()));
-  }
+  if (name == "help") return Help(program, Behind(args));
+  if (name == "--help" || name == "-h") return Print(GeneralHelp());
   if (name == "--version" || name == "-V") return Version(program, args);
   const Subcommand* command = Find(name);
   return command == nullptr ? Unknown(name) : command->run(program, args);

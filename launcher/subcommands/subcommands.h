@@ -30,6 +30,7 @@ struct Program {
 
 struct Subcommand {
   absl::string_view name;
+  absl::string_view group;  // of dtrain --help, which leaves out commands without one
   absl::string_view summary;
   cli::Page (*page)(absl::string_view name);
   // `args` begin with the name. Prints to stdout and stderr and returns the exit code.

@@ -477,7 +477,7 @@ TEST_F(ParseTest, OddTextIsShownEscaped) {
 }
 
 TEST_F(ParseTest, TheHelpShowsTheGroupsInOrder) {
-  absl::StatusOr<Command> command = Parse({"-np", "4", "--help"});
+  absl::StatusOr<Command> command = Parse({"-np", "4", "--help-all"});
   ASSERT_TRUE(command.ok());
   size_t at = 0;
   for (const char* group : {"Where:", "How many:", "Environment:", "Reaching hosts:", "Output:",
@@ -490,7 +490,7 @@ TEST_F(ParseTest, TheHelpShowsTheGroupsInOrder) {
 }
 
 TEST_F(ParseTest, TheHelpShowsWhatFlagsTake) {
-  const absl::StatusOr<Command> command = Parse({"--help"});
+  const absl::StatusOr<Command> command = Parse({"--help-all"});
   ASSERT_TRUE(command.ok());
   for (const char* flag : {"--timeout TIME ", "--status-listen [IP:]PORT ", "--scale-up[=TIME] ",
                            "--launcher-on [USER@]HOST ", "--keep  "}) {

@@ -76,6 +76,23 @@ TEST(WordsTest, AnUnknownFlagNamesTheNearest) {
   EXPECT_EQ(Error({"--=3"}), "unknown flag --");
 }
 
+TEST(WordsTest, FlagsOfOtherLaunchersNameOurs) {
+  EXPECT_EQ(Error({"--nproc", "4"}),
+            "unknown flag --nproc; did you mean --np (in all) or --ppn (on each host)?");
+  EXPECT_EQ(Error({"--num_gpus=4"}), "unknown flag --num_gpus; did you mean --ppn?");
+  EXPECT_EQ(Error({"--process-count-per-node", "4"}),
+            "unknown flag --process-count-per-node; did you mean --ppn?");
+  EXPECT_EQ(Error({"--image", "x"}), "unknown flag --image; did you mean --container?");
+  EXPECT_EQ(Error({"-f", "hosts"}), "unknown flag -f; did you mean --hostfile?");
+  EXPECT_EQ(Error({"--rdzv_endpoint=h:1"}),
+            "unknown flag --rdzv_endpoint; leave it out: one dtrain launch starts the ranks on all "
+            "hosts and connects them");
+  // A command without such flags has no use for the advice.
+  const std::vector<Flag> flags = {{"--follow,-F", "Flags", "", "follow", nullptr}};
+  const auto words = SplitWords(flags, {"--nproc", "4"});
+  EXPECT_EQ(words.status().message(), "unknown flag --nproc");
+}
+
 TEST(WordsTest, AMissingValueSaysWhatIsWanted) {
   EXPECT_EQ(Error({"--hostfile"}), "--hostfile needs a value: --hostfile FILE");
   EXPECT_EQ(Error({"-n"}), "-n needs a value: -n N");

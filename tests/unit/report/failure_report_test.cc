@@ -41,7 +41,7 @@ TEST_F(FailureReportTest, TellsWhoFailedFirstWhereHowAndWhen) {
             "stderr:\n"
             "  | Traceback:\n"
             "  |   boom\n"
-            "dtrain: 2 other ranks failed or had to be ended after it: 0, 1\n"
+            "dtrain: 2 other ranks failed or were stopped afterwards: 0, 1\n"
             "dtrain: exit code 7");
 }
 
@@ -169,7 +169,7 @@ TEST_F(FailureReportTest, SecondariesThatWereNotAllToldAreOnlyCounted) {
   End(0).set_exit_code(1);
   secondary_deaths_ = 2;
   EXPECT_THAT(FailureReport(Facts()),
-              HasSubstr("dtrain: 2 other ranks failed or had to be ended after it\n"));
+              HasSubstr("dtrain: 2 other ranks failed or were stopped afterwards\n"));
 }
 
 TEST_F(FailureReportTest, OtherEndsAreToldByTheVerdictItself) {

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <memory>
 #include <set>
 #include <string>
@@ -15,6 +16,7 @@ namespace dtrain::subcommands {
 namespace {
 
 using testing::HasSubstr;
+using testing::Not;
 using testing::StartsWith;
 using Strings = std::vector<std::string>;
 
@@ -72,6 +74,23 @@ TEST(Subcommands, TheGeneralHelpIsOnStdout) {
   }
 }
 
+TEST(Subcommands, HelpFitsAScreenAndKnowsEachCommand) {
+  const std::string general = RunWords({"help"}).out;
+  EXPECT_LE(std::count(general.begin(), general.end(), '\n'), 45) << general;
+  EXPECT_THAT(general, HasSubstr("\nLook at jobs:\n  ps "));
+  EXPECT_THAT(general, HasSubstr("torchrun, mpirun, deepspeed, accelerate, fabric, horovodrun\n"));
+  EXPECT_THAT(general, Not(HasSubstr("resume")));
+  const std::string launch = RunWords({"help", "launch"}).out;
+  EXPECT_LE(std::count(launch.begin(), launch.end(), '\n'), 60) << launch;
+  EXPECT_THAT(launch, HasSubstr("dtrain launch --help-all explains all "));
+  EXPECT_THAT(launch, Not(HasSubstr("--rankfile")));
+  EXPECT_THAT(RunWords({"launch", "--help-all"}).out, HasSubstr("\nBinding:\n"));
+  EXPECT_EQ(RunWords({"help", "bench", "p2p"}).out, RunWords({"bench", "p2p", "--help"}).out);
+  const Ran odd = RunWords({"help", "kill"});
+  EXPECT_EQ(odd.code, 2);
+  EXPECT_THAT(odd.err, HasSubstr("did you mean dtrain stop?"));
+}
+
 TEST(Subcommands, UnknownWordsAndNone) {
   Ran ran = RunWords({"lanch"});
   EXPECT_EQ(ran.code, 2);
@@ -79,6 +98,12 @@ TEST(Subcommands, UnknownWordsAndNone) {
   EXPECT_EQ(ran.err, "dtrain: unknown command lanch; did you mean launch?\nSee dtrain --help\n");
   ran = RunWords({"--verison"});
   EXPECT_THAT(ran.err, HasSubstr("did you mean --version?"));
+  EXPECT_THAT(RunWords({"run"}).err, HasSubstr("did you mean dtrain launch?"));
+  EXPECT_THAT(RunWords({"kill"}).err, HasSubstr("did you mean dtrain stop?"));
+  EXPECT_THAT(RunWords({"sbatch"}).err, HasSubstr("did you mean dtrain launch -d?"));
+  EXPECT_THAT(RunWords({"-np"}).err, HasSubstr("did you mean dtrain launch -np ...?"));
+  EXPECT_THAT(RunWords({"./train.py"}).err,
+              HasSubstr("did you mean dtrain launch ./train.py ...?"));
   EXPECT_THAT(RunWords({"\x1b[2J"}).err, HasSubstr("unknown command \\x1b[2J\n"));
   EXPECT_EQ(RunWords({""}).code, 2);
   ran = RunWords({});
