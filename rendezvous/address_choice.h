@@ -51,9 +51,9 @@ using Candidates = std::vector<std::vector<Candidate>>;
 absl::Status CheckNet(absl::string_view net);
 
 // The addresses of each node that others might reach: of interfaces that are up, that `net` admits,
-// that no other node claims too, not loopback, at most kMaxCandidates. For a job of one node that
-// is 127.0.0.1, or what `net` admits, loopback too. Fails when a node has none, naming it and the
-// addresses it does have: InvalidArgument because of `net`, else Unavailable.
+// that no other machine claims too, not loopback, at most kMaxCandidates. For a job of one node
+// that is 127.0.0.1, or what `net` admits, loopback too. Fails when a node has none, naming it and
+// the addresses it does have: InvalidArgument because of `net`, else Unavailable.
 absl::StatusOr<Candidates> FindCandidates(const std::vector<AddressNode>& nodes,
                                           const std::string& net);
 

@@ -44,7 +44,14 @@ void ForEachAddress(const v1::Inventory& inventory, Visit visit) {
   }
 }
 
-// The first two nodes of each address: one that several claim proves nothing about any of them.
+// Two names of one machine (--allow-same-machine) share its addresses.
+bool SameMachine(const AddressNode& a, const AddressNode& b) {
+  return !a.inventory->boot_id().empty() && a.inventory->boot_id() == b.inventory->boot_id() &&
+         a.inventory->network_namespace() == b.inventory->network_namespace();
+}
+
+// For each address the first node, and the first of another machine: an address that two machines
+// have proves nothing about either.
 using Claims = std::map<std::string, std::vector<size_t>>;
 
 Claims CollectClaims(const std::vector<AddressNode>& nodes) {
@@ -52,7 +59,10 @@ Claims CollectClaims(const std::vector<AddressNode>& nodes) {
   for (size_t n = 0; n < nodes.size(); ++n) {
     ForEachAddress(*nodes[n].inventory, [&](const auto&, const auto&, const IpAddress& ip) {
       std::vector<size_t>& who = claims[ip.ToString()];
-      if (who.empty() || (who.size() == 1 && who[0] != n)) who.push_back(n);
+      if (who.empty() ||
+          (who.size() == 1 && who[0] != n && !SameMachine(nodes[who[0]], nodes[n]))) {
+        who.push_back(n);
+      }
     });
   }
   return claims;
@@ -68,7 +78,9 @@ std::string WhyNot(const std::vector<AddressNode>& nodes, size_t self, const Net
   if (interface.loopback() || ip.IsLoopback()) return "loopback";
   const auto claim = claims.find(ip.ToString());
   if (claim != claims.end() && claim->second.size() > 1) {
-    const size_t other = claim->second[0] == self ? claim->second[1] : claim->second[0];
+    const size_t first = claim->second[0];
+    const size_t other =
+        first == self || SameMachine(nodes[first], nodes[self]) ? claim->second[1] : first;
     return absl::StrCat(nodes[other].host, " has it too");
   }
   return "";

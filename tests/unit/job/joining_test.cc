@@ -244,8 +244,9 @@ TEST_F(JoiningTest, TwoNamesOfOneMachineAreTwoNodesIfTheUserSaysSo) {
   Make(2);
   for (uint32_t i = 0; i < 2; ++i) Feed(NodeConnected{NodeId(i)});
   Welcome(0);
-  v1::Inventory twin = Inventory(1);
-  twin.set_boot_id("boot0");
+  v1::Inventory twin = Inventory(0);
+  twin.set_probe_port(Inventory(1).probe_port());
+  twin.set_probe_reply(Inventory(1).probe_reply());
   Welcome(1, twin);
   EXPECT_FALSE(finished_);
   EXPECT_EQ(core_->state(), State::kProbing);

@@ -101,6 +101,19 @@ constexpr auto kSlowAndFast = [](int host) {
                           {.name = "br0", .ip = absl::StrCat("10.9.0.", host), .physical = false}};
 };
 
+TEST_F(AddressChoiceTest, TwoNamesOfOneMachineShareItsAddresses) {
+  for (const char* ip : {"10.0.0.1", "10.0.0.1", "10.0.0.2"}) {
+    AddNode(
+        {{.name = "docker0", .ip = "172.17.0.1", .physical = false}, {.name = "eth0", .ip = ip}});
+    inventories_.back().set_boot_id(absl::StrCat("boot of ", ip));
+    inventories_.back().set_network_namespace(7);
+  }
+  EXPECT_THAT(ChosenIps(), ElementsAre("10.0.0.1", "10.0.0.1", "10.0.0.2"));
+  // Containers of one machine with networks of their own are machines of their own.
+  inventories_[1].set_network_namespace(8);
+  EXPECT_FALSE(FindCandidates(Nodes(), "").ok());
+}
+
 TEST_F(AddressChoiceTest, WhatTheUserWroteIsUsed) {
   AddNode(kSlowAndFast(1), "10.0.0.1", "10.0.0.1");
   AddNode(kSlowAndFast(2), "10.0.0.2", "10.0.0.2");
