@@ -28,10 +28,11 @@ namespace {
 // stream stands still. --export: a job submitted with --export=NONE hands that on to its steps,
 // which then have no PATH and HOME. The variables are srun flags that the job's own request left
 // behind: with them our one task gets one GPU of the node's, or asks one node for the GPUs of all,
-// or has its output labelled.
+// or has the cores of one task, or has its output labelled.
 constexpr absl::string_view kRsh =
     "env -u SLURM_GPUS -u SLURM_GPUS_PER_TASK -u SLURM_GPUS_PER_SOCKET -u SLURM_NTASKS_PER_GPU "
-    "-u SLURM_TRES_PER_TASK -u SLURM_GPU_BIND -u SLURM_LABELIO "
+    "-u SLURM_TRES_PER_TASK -u SLURM_GPU_BIND -u SLURM_LABELIO -u SLURM_CPUS_PER_TASK "
+    "-u SRUN_CPUS_PER_TASK -u SLURM_EXACT -u SLURM_THREADS_PER_CORE "
     "srun --nodes=1 --ntasks=1 --nodelist={host} --overlap --unbuffered --export=ALL "
     "--cpu-bind=none --mpi=none --kill-on-bad-exit=1 --quiet";
 
@@ -100,7 +101,7 @@ absl::StatusOr<std::vector<uint32_t>> ParseCounts(const Variable& variable, size
   return counts;
 }
 
-// Started by srun on some of the job's nodes: SLURM_TASKS_PER_NODE then speaks of those alone.
+// Started by srun on some of the job's nodes, whose tasks alone SLURM_TASKS_PER_NODE may count.
 bool InPartOfTheJob(const EnvLookup& env, const std::string& job_nodes) {
   auto step_nodes = FirstSet(env, {"SLURM_STEP_NODELIST"});
   return step_nodes && step_nodes->value != job_nodes;
@@ -109,8 +110,10 @@ bool InPartOfTheJob(const EnvLookup& env, const std::string& job_nodes) {
 // Tasks where the job asked for tasks, else as many as fit into its cores. Empty: not known.
 absl::StatusOr<std::vector<uint32_t>> SlotsPerNode(const EnvLookup& env, size_t nodes,
                                                    bool in_part) {
-  if (auto tasks = FirstSet(env, {"SLURM_TASKS_PER_NODE"}); tasks && !in_part) {
-    return ParseCounts(*tasks, nodes);
+  if (auto tasks = FirstSet(env, {"SLURM_TASKS_PER_NODE"})) {
+    auto counts = ParseCounts(*tasks, nodes);
+    // The shell that salloc starts as a step on one node keeps the job's counts.
+    if (counts.ok() || !in_part) return counts;
   }
   if (auto tasks = FirstSet(env, {"SLURM_NTASKS_PER_NODE"})) {
     auto count = ParseNumber(Source::OneLine(tasks->name), {}, "count", tasks->value, 1, kMaxSlots);

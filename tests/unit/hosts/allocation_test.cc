@@ -87,6 +87,9 @@ TEST(Slurm, InAStepOnSomeOfTheNodesStillCountsTheTasksOfTheJob) {
   EXPECT_EQ(Show(Slurm("n[1-2]", step)), "Slurm: n1:4 n2:4");
   step["SLURM_NTASKS_PER_NODE"] = "2";
   EXPECT_EQ(Show(Slurm("n[1-2]", step)), "Slurm: n1:2 n2:2");
+  // The shell of salloc is a step of one node, with the job's counts.
+  step["SLURM_TASKS_PER_NODE"] = "3,1";
+  EXPECT_EQ(Show(Slurm("n[1-2]", step)), "Slurm: n1:3 n2:1");
   step["SLURM_STEP_NODELIST"] = "n[1-2]";
   step["SLURM_TASKS_PER_NODE"] = "3,1";
   EXPECT_EQ(Show(Slurm("n[1-2]", step)), "Slurm: n1:3 n2:1");
@@ -106,6 +109,7 @@ TEST(Slurm, SuggestsSrunForEachHost) {
   EXPECT_THAT((*allocation)->rsh, HasSubstr(" srun "));
   EXPECT_THAT((*allocation)->rsh, HasSubstr("--nodelist={host}"));
   EXPECT_THAT((*allocation)->rsh, HasSubstr("--unbuffered"));
+  EXPECT_THAT((*allocation)->rsh, HasSubstr("-u SRUN_CPUS_PER_TASK "));
 }
 
 TEST(Slurm, AsksForAllGpusOfANodeWhereTheJobCountedThemByTask) {
