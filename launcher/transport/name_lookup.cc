@@ -46,6 +46,8 @@ struct Question {
   std::string host;
   std::string service;
   addrinfo hints = {};
+  NameAnswers answers;
+  const TimePoint begin = Clock::now();
   std::atomic<bool> answered{false};
   Answer answer;  // once `done` is readable
   os::UniqueFd done;
@@ -60,7 +62,18 @@ bool NameIsUnknown(int error) {
 
 bool IsDefinite(int error) { return error == 0 || NameIsUnknown(error); }
 
-// Trouble of the second thread says nothing while the first still waits.
+// Without a name server: by /etc/hosts, or as this machine's own name.
+bool IsKnownHere(const std::string& host) {
+  char own[HOST_NAME_MAX + 1] = {};
+  if (gethostname(own, sizeof(own) - 1) == 0 && absl::EqualsIgnoreCase(own, host)) return true;
+  std::ifstream file("/etc/hosts");
+  std::stringstream text;
+  text << file.rdbuf();
+  return NamesHost(text.str(), host);
+}
+
+// Trouble of the second thread says nothing while the first still waits. An answer that comes after
+// the caller's patience has ended still says how slow the servers are: the next try waits for it.
 void Ask(Question& question, bool again) {
   Answer answer;
   answer.error = getaddrinfo(question.host.c_str(), question.service.c_str(), &question.hints,
@@ -68,6 +81,10 @@ void Ask(Question& question, bool again) {
   answer.system_error = errno;
   if (again && !IsDefinite(answer.error)) return;
   if (question.answered.exchange(true)) return;
+  // This machine's own word says nothing of the name servers.
+  if (IsDefinite(answer.error) && !IsKnownHere(question.host)) {
+    question.answers.Add(Clock::now() - question.begin);
+  }
   question.answer = std::move(answer);
   const uint64_t one = 1;
   (void)!write(question.done.get(), &one, sizeof(one));
@@ -80,20 +97,20 @@ absl::Status StartAsking(const std::string& what, const std::shared_ptr<Question
 }
 
 // One more try, where there is room for it.
-void StartAskingAgain(const std::string& what, const std::shared_ptr<Question>& question,
-                      const std::shared_ptr<std::atomic<int>>& asking_again) {
-  if (asking_again->fetch_add(1) >= kMostAskingAgain) {
-    asking_again->fetch_sub(1);
+void StartAskingAgain(const std::string& what, const std::shared_ptr<Question>& question) {
+  std::atomic<int>& asking_again = question->answers.asking_again();
+  if (asking_again.fetch_add(1) >= kMostAskingAgain) {
+    asking_again.fetch_sub(1);
     return;
   }
-  auto thread = loop::StartThread(what, [question, asking_again] {
+  auto thread = loop::StartThread(what, [question] {
     Ask(*question, /*again=*/true);
-    asking_again->fetch_sub(1);
+    question->answers.asking_again().fetch_sub(1);
   });
   if (thread.ok()) {
     thread->detach();
   } else {
-    asking_again->fetch_sub(1);
+    asking_again.fetch_sub(1);
   }
 }
 
@@ -110,16 +127,6 @@ absl::Status Wait(int done, TimePoint until, int cancel) {
   }
 }
 
-// Without a name server: by /etc/hosts, or as this machine's own name.
-bool IsKnownHere(const std::string& host) {
-  char own[HOST_NAME_MAX + 1] = {};
-  if (gethostname(own, sizeof(own) - 1) == 0 && absl::EqualsIgnoreCase(own, host)) return true;
-  std::ifstream file("/etc/hosts");
-  std::stringstream text;
-  text << file.rdbuf();
-  return NamesHost(text.str(), host);
-}
-
 absl::Status NoAnswer(absl::string_view what, Duration waited, bool others_answered) {
   absl::Status why = absl::UnavailableError(absl::StrCat(
       what, ": the name servers did not answer within ",
@@ -134,13 +141,13 @@ absl::Status NoAnswer(absl::string_view what, Duration waited, bool others_answe
 
 void NameAnswers::Add(Duration took) {
   const int64_t ms = std::chrono::ceil<milliseconds>(took).count();
-  int64_t before = slowest_ms_.load();
-  while (before < ms && !slowest_ms_.compare_exchange_weak(before, ms)) {
+  int64_t before = shared_->slowest_ms.load();
+  while (before < ms && !shared_->slowest_ms.compare_exchange_weak(before, ms)) {
   }
 }
 
 std::optional<Duration> NameAnswers::Patience() const {
-  const int64_t slowest = slowest_ms_.load();
+  const int64_t slowest = shared_->slowest_ms.load();
   if (slowest < 0) return std::nullopt;
   return std::max<Duration>(kLeastPatience, 2 * milliseconds(slowest));
 }
@@ -164,6 +171,7 @@ absl::StatusOr<std::shared_ptr<const AddressList>> LookUp(const std::string& hos
                                                           int family, NameAnswers& answers,
                                                           TimePoint deadline, int cancel) {
   auto question = std::make_shared<Question>();
+  question->answers = answers;
   question->host = host;
   question->service = absl::StrCat(port);
   question->hints.ai_family = family;
@@ -179,7 +187,7 @@ absl::StatusOr<std::shared_ptr<const AddressList>> LookUp(const std::string& hos
   question->done.Reset(eventfd(0, EFD_CLOEXEC));
   if (!question->done) return PosixError(errno, "create an eventfd");
   const std::string what = absl::StrCat("resolve the name ", Escape(shown));
-  const TimePoint begin = Clock::now();
+  const TimePoint begin = question->begin;
   if (absl::Status asking = StartAsking(what, question); !asking.ok()) return asking;
   bool asked_again = false;
   for (;;) {
@@ -192,14 +200,12 @@ absl::StatusOr<std::shared_ptr<const AddressList>> LookUp(const std::string& hos
     const TimePoint now = Clock::now();
     if (now >= limit) return NoAnswer(what, now - begin, patience.has_value());
     if (now >= begin + kAskAgain && !std::exchange(asked_again, true)) {
-      StartAskingAgain(what, question, answers.asking_again());
+      StartAskingAgain(what, question);
     }
   }
   uint64_t ignored;
   (void)!read(question->done.get(), &ignored, sizeof(ignored));
   const Answer& answer = question->answer;
-  // This machine's own word says nothing of the name servers.
-  if (IsDefinite(answer.error) && !IsKnownHere(host)) answers.Add(Clock::now() - begin);
   if (answer.error == 0) return answer.list;
   const char* why = answer.error == EAI_SYSTEM ? PosixErrorText(answer.system_error).data()
                                                : gai_strerror(answer.error);

@@ -16,7 +16,8 @@
 // From a host's name to its addresses.
 namespace dtrain::transport {
 
-// How long the name servers took for the hosts of one command so far. Any thread.
+// How long the name servers took for the hosts of one command so far. Any thread. Copies share it:
+// threads that ask may outlive the command's part that waits.
 class NameAnswers {
  public:
   // Of a name that this machine does not know by itself.
@@ -24,12 +25,16 @@ class NameAnswers {
   // How long one more name is worth waiting for: three seconds, and more where the servers have
   // been seen to be slow (glibc asks a second one only after five). None before the first answer.
   std::optional<Duration> Patience() const;
-  // Threads that ask for a name again; they may outlive this.
-  const std::shared_ptr<std::atomic<int>>& asking_again() const { return asking_again_; }
+  // The number of threads that ask for a name again.
+  std::atomic<int>& asking_again() const { return shared_->asking_again; }
 
  private:
-  const std::shared_ptr<std::atomic<int>> asking_again_ = std::make_shared<std::atomic<int>>(0);
-  std::atomic<int64_t> slowest_ms_{-1};
+  struct Shared {
+    std::atomic<int> asking_again{0};
+    std::atomic<int64_t> slowest_ms{-1};
+  };
+
+  std::shared_ptr<Shared> shared_ = std::make_shared<Shared>();
 };
 
 struct AddressList {

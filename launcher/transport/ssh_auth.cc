@@ -256,9 +256,14 @@ absl::Status Authenticate(ssh_session session, const SshSettings& settings,
                      "ssh-add ",
                      attempt.locked.front()));
   }
+  const int offered = ssh_userauth_list(session, nullptr);
+  // The ticket may be where only Kerberos' libraries look: in the kernel's keyring, or a daemon's.
+  if (settings.kerberos_allowed && (offered & SSH_AUTH_METHOD_GSSAPI_MIC) != 0) {
+    return absl::UnimplementedError("GSSAPIAuthentication");
+  }
   absl::StrAppend(&message, "no key was accepted (tried ",
                   attempt.tried.empty() ? "none" : absl::StrJoin(attempt.tried, ", "),
-                  "; the server offers ", MethodNames(ssh_userauth_list(session, nullptr)),
+                  "; the server offers ", MethodNames(offered),
                   "); check that `ssh -o BatchMode=yes` logs in");
   return absl::PermissionDeniedError(message);
 }

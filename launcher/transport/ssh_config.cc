@@ -237,6 +237,9 @@ std::string MarkerIn(const std::string& known_hosts) {
   return "";
 }
 
+// "${HOME}/key", which OpenSSH replaces in names of files.
+bool HasVariable(absl::string_view name) { return absl::StrContains(name, "${"); }
+
 bool IsOnHardware(const std::string& key) {
   std::string type;
   std::ifstream(key + ".pub") >> type;
@@ -372,13 +375,13 @@ std::string WhatNeedsOpenSsh(const SshSettings& settings, const TokenValues& tok
   for (const auto& files : {settings.user_known_hosts, settings.global_known_hosts}) {
     for (const std::string& name : files) {
       const auto file = ExpandTokens(name, tokens);
-      if (!file.ok()) return absl::StrCat("the tokens in ", Escape(name));
+      if (!file.ok() || HasVariable(name)) return absl::StrCat("the tokens in ", Escape(name));
       if (std::string marker = MarkerIn(*file); !marker.empty()) return marker;
     }
   }
   for (const std::string& name : settings.identity_files) {
     const auto key = ExpandTokens(name, tokens);
-    if (!key.ok()) return absl::StrCat("the tokens in ", Escape(name));
+    if (!key.ok() || HasVariable(name)) return absl::StrCat("the tokens in ", Escape(name));
     if (Exists(*key + "-cert.pub"))
       return absl::StrCat("the certificate ", Escape(*key), "-cert.pub");
     if (IsOnHardware(*key)) return absl::StrCat("the FIDO key ", Escape(*key));

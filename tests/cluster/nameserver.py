@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A DNS server that does as it is told: nameserver.py FILE. FILE is JSON, read again for each question:
-names (with their IPv4 addresses), and one of delay (seconds), drop (true, or {name: how many of its first
+names (with their IPv4 addresses), and one of delay (seconds, or {name: seconds}), drop (true, or {name: how many of its first
 questions}), fail (true: SERVFAIL). Prints each name that it is asked for."""
 import collections
 import json
@@ -45,7 +45,9 @@ def main(file):
         asked[name] += 1
         drop = told.get("drop", {})
         if drop is not True and asked[name] > drop.get(name, 0):
-            threading.Timer(told.get("delay", 0), server.sendto, (reply, peer)).start()
+            delay = told.get("delay", 0)
+            seconds = delay.get(name, 0) if isinstance(delay, dict) else delay
+            threading.Timer(seconds, server.sendto, (reply, peer)).start()
 
 
 if __name__ == "__main__":

@@ -76,6 +76,13 @@ def test_g15_a_slow_name_server(named, way):
     assert result.seconds < CONNECT_TIMEOUT + SLACK, result
 
 
+# Of a zone that is far away, beside one that is near: the first answer comes too late, and says how late.
+def test_g15_a_name_that_takes_longer_than_another(named):
+    named.names.set(delay={"node1": 4})
+    result = named.launch(["--start-timeout", "60s", *named.hosts_flag(1), "--", "echo", "ran"], timeout=60)
+    assert result.code == 0 and result.out.count("ran") == 2, result
+
+
 def test_g15_a_name_server_that_never_answers(named):
     named.names.set(drop=True)
     result = named.launch([*named.hosts_flag(1), "--", "echo", "ran"], timeout=60)

@@ -286,6 +286,12 @@ TEST_F(SshTransportTest, WhatLibsshCannotDoOpenSshDoes) {
   server_->WriteConfig("  IdentityFile " + file("touched"));
   ConnectsByOpenSsh("the FIDO key " + file("touched"));
 
+  const std::string key = file("id");
+  setenv("DTRAIN_TEST_KEYS", key.substr(0, key.rfind('/')).c_str(), 1);
+  server_->WriteConfig("  IdentityFile ${DTRAIN_TEST_KEYS}/id");
+  ConnectsByOpenSsh("the tokens in ${DTRAIN_TEST_KEYS}/id");
+  unsetenv("DTRAIN_TEST_KEYS");
+
   setenv("KRB5CCNAME", "FILE:/nowhere", 1);
   server_->WriteConfig("  GSSAPIAuthentication yes");
   ConnectsByOpenSsh("GSSAPIAuthentication and a ticket");
