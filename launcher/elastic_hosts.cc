@@ -5,6 +5,7 @@
 #include <chrono>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "common/os/fd.h"
@@ -16,12 +17,21 @@ namespace {
 // A survey is a session of its own with agents, which know sessions by such a number. Those with
 // workers count up from 0.
 constexpr uint32_t kFirstSurvey = uint32_t{1} << 31;
-constexpr Duration kFirstRedial = std::chrono::seconds(30);
+// A host that is booting is there soon. The pause doubles each time.
+constexpr Duration kFirstRedial = std::chrono::seconds(5);
 constexpr Duration kLongestRedial = std::chrono::minutes(5);
 // Of those with workers, by a host that is to join them.
 constexpr size_t kMostProbed = 8;
 // A host that has been found waits for so long for others that may come with it.
 constexpr Duration kLongestUntold = std::chrono::seconds(5);
+constexpr char kNotReached[] = "it could not be reached";
+
+bool IsLoopback(const rendezvous::Chosen& address) { return absl::StartsWith(address.ip, "127."); }
+
+bool AllAnswered(const job::JobCore& survey) {
+  const std::vector<job::NodeView>& nodes = survey.nodes();
+  return std::all_of(nodes.begin(), nodes.end(), [](const auto& node) { return node.joined; });
+}
 
 }  // namespace
 
@@ -65,11 +75,11 @@ ElasticHosts::~ElasticHosts() { *alive_ = false; }
 
 // In a restart the list of the launch may be long out of date.
 void ElasticHosts::Begin() {
-  if (discovery_ == nullptr || surveys_ == 0) return Survey(list_.entries);
+  if (discovery_ == nullptr || surveys_ == 0) return Survey(list_.entries, options_.net);
   discovery_->Run([this](absl::StatusOr<hosts::HostList> list) {
     if (ended_) return;
     if (list.ok() && !list->entries.empty()) list_ = *std::move(list);
-    Survey(list_.entries);
+    Survey(list_.entries, options_.net);
   });
 }
 
@@ -95,7 +105,7 @@ const std::vector<job::NodeView>& ElasticHosts::nodes() const {
   return survey_ != nullptr && nodes_.empty() ? survey_->core().nodes() : nodes_;
 }
 
-void ElasticHosts::Survey(std::vector<hosts::HostEntry> hosts) {
+void ElasticHosts::Survey(std::vector<hosts::HostEntry> hosts, const std::string& net) {
   job::JobOptions options = SessionOptions(options_, kFirstSurvey + surveys_++);
   options.survey = true;
   options.elastic->set_survey(true);
@@ -105,7 +115,7 @@ void ElasticHosts::Survey(std::vector<hosts::HostEntry> hosts) {
   // Of a command's hosts others may come in the place of those that do not answer.
   options.min_nodes = !asked_.empty() ? 0 : discovery_ != nullptr ? 1 : least_;
   if (asked_.empty() && discovery_ == nullptr) options.retry_for = options_.retry_for;
-  if (!asked_.empty() && !network_.empty()) options.net = network_;
+  options.net = net;
   // A lone host would be given loopback, by which none that comes later could reach it.
   if (options.net.empty() && discovery_ != nullptr && hosts.size() == 1) options.net = "0.0.0.0/0";
   Attempt::Handlers handlers;
@@ -135,40 +145,82 @@ void ElasticHosts::OnSurveyed() {
   const std::unique_ptr<AttemptRun> survey = std::exchange(survey_, nullptr);
   const std::string asked = std::exchange(asked_, "");
   const job::JobCore& core = survey->core();
+  const job::Verdict& verdict = core.verdict();
+  const bool by_network = !network_.empty() && survey->options().net == network_;
   if (asked.empty()) nodes_ = core.nodes();
   if (ended_) return callbacks_.on_over();
   if (stopped_) return;
-  if (core.verdict().kind == job::Verdict::Kind::kSuccess) {
-    Take(core);
+  if (verdict.kind == job::Verdict::Kind::kSuccess) {
+    if (by_network || KeepsAddresses(core)) {
+      if (!by_network) network_.clear();
+      Take(core);
+    } else {
+      missing_[asked] = "it reaches the running hosts at addresses that their ranks do not use";
+    }
+  } else if (by_network && network_ != options_.net && AllAnswered(core)) {
+    // Only the addresses were wrong: there may be others.
+    for (const hosts::HostEntry& entry : list_.entries) {
+      if (entry.host == asked) return Ask(entry, options_.net);
+    }
   } else if (!asked.empty()) {
-    missing_[asked] = FirstLine(asked, core.verdict().message);
+    missing_[asked] = FirstLine(asked, verdict.message);
+  } else if (discovery_ != nullptr && verdict.absent) {
+    Miss(core);
   } else {
-    return callbacks_.on_failed(core.verdict());
+    return callbacks_.on_failed(verdict);
   }
   if (asked.empty() && discovery_ != nullptr) Discover();
   // Several that come together are one change.
   const TimePoint now = around_.loop.Now();
   if (known_.contains(asked)) untold_since_ = std::min(untold_since_, now);
-  if (absent_.empty() || now - untold_since_ > kLongestUntold || asked.empty()) Tell();
+  if (absent_.empty() || now - untold_since_ > kLongestUntold) Tell();
   SurveyNext();
+}
+
+// None is there yet. From now on they are asked one by one, each with a cause of its own.
+void ElasticHosts::Miss(const job::JobCore& core) {
+  const std::string& why = core.verdict().message;
+  const bool alone = core.nodes().size() == 1;
+  if (!alone) callbacks_.on_warning({why, /*detail=*/false});
+  for (const job::NodeView& node : core.nodes()) {
+    missing_[node.host] = alone ? FirstLine(node.host, why) : kNotReached;
+  }
+}
+
+// Whether the survey has proven the addresses that running workers use.
+bool ElasticHosts::KeepsAddresses(const job::JobCore& core) {
+  const std::vector<std::string> running = callbacks_.with_workers();
+  const plan::Plan& plan = core.plan();
+  for (size_t i = 0; i < plan.nodes.size(); ++i) {
+    const std::string& host = plan.nodes[i].entry.host;
+    const bool runs = std::find(running.begin(), running.end(), host) != running.end();
+    if (runs && core.addresses()[i].ip != at(host).address) return false;
+  }
+  return true;
 }
 
 void ElasticHosts::Take(const job::JobCore& core) {
   for (const job::NodeView& node : core.nodes()) {
-    if (!node.joined) missing_[node.host] = "it could not be reached";
+    if (!node.joined) missing_[node.host] = kNotReached;
   }
   // Of hosts that are in several networks any will do for those that come.
   const std::vector<rendezvous::Chosen>& all = core.addresses();
   const bool one = std::all_of(all.begin(), all.end(), [&all](const auto& each) {
     return each.network == all.front().network;
   });
-  if (network_.empty() && one && !all.empty()) network_ = all.front().network;
+  const bool loopback = all.size() == 1 && IsLoopback(all.front());
+  if (network_.empty() && one && !all.empty() && !loopback) network_ = all.front().network;
+  // The only one of several that answers has loopback as well. Asked alone it has not: see Survey.
+  const bool again = loopback && discovery_ != nullptr && core.nodes().size() > 1;
   const plan::Plan& plan = core.plan();
   for (size_t i = 0; i < plan.nodes.size(); ++i) {
     const plan::PlannedNode& node = plan.nodes[i];
     missing_.erase(node.entry.host);
     stale_.erase(node.entry.host);
     known_[node.entry.host] = {node.entry, all[i].ip, static_cast<uint32_t>(node.workers.size())};
+    if (!again) continue;
+    stale_.insert(node.entry.host);
+    Await(node.entry, /*is_new=*/true);
   }
   for (const job::NodeView& node : core.nodes()) {
     if (node.joined && !known_.contains(node.host)) {
@@ -270,11 +322,16 @@ void ElasticHosts::Await(const hosts::HostEntry& entry, bool is_new) {
 
 void ElasticHosts::SurveyNext() {
   if (absent_.empty() || survey_ != nullptr || stopped_) return;
-  std::vector<hosts::HostEntry> hosts = SomeOfRound();
-  asked_ = absent_.front().host;
-  hosts.push_back(std::move(absent_.front()));
+  hosts::HostEntry entry = std::move(absent_.front());
   absent_.pop_front();
-  Survey(std::move(hosts));
+  Ask(std::move(entry), network_.empty() ? options_.net : network_);
+}
+
+void ElasticHosts::Ask(hosts::HostEntry entry, const std::string& net) {
+  std::vector<hosts::HostEntry> hosts = SomeOfRound();
+  asked_ = entry.host;
+  hosts.push_back(std::move(entry));
+  Survey(std::move(hosts), net);
 }
 
 // Those that the first survey has found, before any has workers.

@@ -40,7 +40,8 @@ class ElasticHosts {
   };
   struct Callbacks {
     absl::AnyInvocable<void(elastic::HostsFound)> on_found;
-    absl::AnyInvocable<void(job::Verdict)> on_failed;  // the first survey; facts are nodes()
+    // The first survey, for good; facts are nodes().
+    absl::AnyInvocable<void(job::Verdict)> on_failed;
     absl::AnyInvocable<void(job::Warn)> on_warning;
     // Something of a survey has changed.
     absl::AnyInvocable<void(std::optional<NodeId> of)> on_event;
@@ -74,10 +75,13 @@ class ElasticHosts {
   const std::vector<job::NodeView>& nodes() const;
 
  private:
-  void Survey(std::vector<hosts::HostEntry> hosts);
+  void Survey(std::vector<hosts::HostEntry> hosts, const std::string& net);
   void OnSurveyed();
+  void Miss(const job::JobCore& survey);
+  bool KeepsAddresses(const job::JobCore& survey);
   void Take(const job::JobCore& survey);
   void SurveyNext();
+  void Ask(hosts::HostEntry entry, const std::string& net);
   std::vector<hosts::HostEntry> SomeOfRound();
   void Await(const hosts::HostEntry& entry, bool is_new);
   bool IsKnown(const std::string& host) const;
@@ -96,7 +100,7 @@ class ElasticHosts {
   std::vector<job::NodeView> nodes_;     // of the first, once it is over
   std::map<std::string, Host> known_;    // by name, those that a survey has found
   std::set<std::string> stale_;          // of these, to be surveyed again before they are used
-  std::string network_;                  // by which they reach each other; empty: by several
+  std::string network_;                  // one that all are in; those that come try it first
   std::deque<hosts::HostEntry> absent_;  // to be surveyed next, one by one
   std::string asked_;                    // of them, in the survey that goes on
   std::map<std::string, std::string> missing_;  // hosts of the list, and why they are not there

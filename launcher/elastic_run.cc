@@ -89,7 +89,7 @@ ElasticHosts::Callbacks ElasticRun::HostCallbacks() {
   callbacks.with_workers = [this] {
     std::vector<std::string> names;
     for (const auto& [id, run] : core_.runs().all()) {
-      if (!run.lives() || !run.joined) continue;
+      if (!run.lives()) continue;
       const bool has_rank_0 = !run.seats.empty() && run.seats.front().rank() == 0;
       names.insert(has_rank_0 ? names.begin() : names.end(), run.host);
     }

@@ -17,6 +17,7 @@ from launching import wait_until
 from test_faults_efg import end_ssh_sessions, workers_gone
 from test_horovod import NOBODY, knock
 from test_resident import workers
+from test_waiting import down  # noqa: F401 - a fixture
 
 LEASE, GRACE = 3, 1
 FLAGS = ["--elastic", "horovod", "--lease", f"{LEASE}s", "--grace", f"{GRACE}s"]
@@ -343,6 +344,56 @@ def test_a_job_that_begins_with_one_host_can_grow(cluster):
     one, two, *_ = cluster.nodes
     listed = Listed(cluster, one)
     job = start(cluster, "--min-np", 1, *listed.flags)
+    wait_for_size(job, 1)
+    before = pids_at(job, 1)
+    listed.write(one, two)
+    wait_for_size(job, 2)
+    assert pids_at(job, 2)[0] == before[0]
+    end(job)
+
+
+# Only one of the two answers at first, and must not get loopback, either.
+def test_a_listed_host_that_is_not_up_yet_joins(cluster, down):
+    listed = Listed(cluster, cluster.nodes[0], down.host)
+    job = start(cluster, "--min-np", 1, *listed.flags[:2], "--join-timeout", "60s")
+    job.wait_for("2 hosts are needed, 1 is there", stream="err")
+    down.up()
+    wait_for_size(job, 2)
+    end(job)
+
+
+def test_a_job_whose_only_host_is_not_up_yet_waits_for_it(cluster, down):
+    listed = Listed(cluster, down.host)
+    job = start(cluster, "--min-np", 1, *listed.flags[:2], "--join-timeout", "60s")
+    job.wait_for("1 rank is needed (-np), 0 are there: waiting up to", stream="err")
+    assert re.search(r"missing: node3 \(.*refused", job.err, re.I), job.err
+    down.up()
+    wait_for_size(job, 1)
+    end(job)
+
+
+def test_a_host_that_refuses_our_key_is_not_waited_for(cluster):
+    one = cluster.nodes[0]
+    keys = one.base / "authorized_keys"
+    before = keys.read_text()
+    keys.write_text("")
+    try:
+        result = cluster.launch([*FLAGS, "--min-np", 1, *Listed(cluster, one).flags, *trains(1)])
+    finally:
+        keys.write_text(before)
+    assert result.code == 200 and "node0: " in result.err and "waiting up to" not in result.err, result
+
+
+# As pods in a routed network: the one that comes later has no address in the network of the first.
+@pytest.mark.parametrize("flags", [[], ["--net", "10.77.0.0/16"]])
+def test_hosts_with_networks_of_their_own_join(make_cluster, flags):
+    cluster = make_cluster(2)
+    one, two = cluster.nodes
+    for host in (one, two):
+        host.network(f"addr del {host.address}/24 dev eth0\naddr add {host.address}/32 dev eth0\n"
+                     "route add 10.77.0.0/24 dev eth0\n")
+    listed = Listed(cluster, one)
+    job = start(cluster, "--min-np", 1, *flags, *listed.flags)
     wait_for_size(job, 1)
     before = pids_at(job, 1)
     listed.write(one, two)

@@ -67,6 +67,19 @@ TEST_F(ElasticCoreTest, WaitsForRanks) {
   EXPECT_EQ(core_->state(), State::kForm);
 }
 
+TEST_F(ElasticCoreTest, WaitsWhileNoHostIsThere) {
+  Make();
+  Hosts({}, {{"a", "connection refused"}});
+  EXPECT_EQ(core_->state(), State::kGather);
+  EXPECT_EQ(core_->NextDeadline(), now_ + minutes(10));
+  EXPECT_THAT(said_, ElementsAre("dtrain: 2 ranks are needed (-np), 0 are there: waiting up to "
+                                 "600 s for hosts; missing: a (connection refused)"));
+  At(minutes(9));
+  EXPECT_FALSE(end_);
+  Hosts({{"a", 2}});
+  EXPECT_EQ(core_->state(), State::kForm);
+}
+
 TEST_F(ElasticCoreTest, WaitsForHosts) {
   options_.start = {.ranks = 2, .hosts = 2};
   options_.most.ranks = 12;

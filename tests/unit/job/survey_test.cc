@@ -72,6 +72,35 @@ TEST_F(SurveyTest, HostsThatAreNotThereAreLeftOut) {
   EXPECT_EQ(core_->addresses()[1].ip, "10.0.0.3");
 }
 
+// Nobody connects to it.
+TEST_F(SurveyTest, TheOnlyOneOfSeveralThatIsThereHasLoopback) {
+  options_.min_nodes = 1;
+  Make(2);
+  Feed(NodeClosed{NodeId(1), absl::UnavailableError("connection refused")});
+  Feed(NodeConnected{NodeId(0)});
+  Welcome(0);
+  ASSERT_TRUE(finished_);
+  EXPECT_EQ(verdict().kind, Verdict::Kind::kSuccess) << verdict().message;
+  ASSERT_EQ(core_->addresses().size(), 1);
+  EXPECT_EQ(core_->addresses()[0].ip, "127.0.0.1");
+}
+
+TEST_F(SurveyTest, HostsThatMayComeYetAreAbsent) {
+  for (const char* passes : {"connection refused", ""}) {
+    finished_ = false;
+    options_.min_nodes = 1;
+    Make(2);
+    for (const uint32_t i : {0u, 1u}) {
+      NodeClosed closed{NodeId(i), absl::PermissionDeniedError("no session")};
+      closed.passes = passes;
+      Feed(std::move(closed));
+    }
+    ASSERT_TRUE(finished_);
+    EXPECT_EQ(verdict().kind, Verdict::Kind::kNode);
+    EXPECT_EQ(verdict().absent, *passes != '\0') << verdict().message;
+  }
+}
+
 TEST_F(SurveyTest, HostsThatDoNotReachEachOtherFailIt) {
   Make(2);
   for (uint32_t i = 0; i < Size(); ++i) {
