@@ -46,6 +46,7 @@ void JobEnd::Begin(std::vector<std::string> details, bool stopped) {
     patience_.After(kOutputWait, [this] { RunOwnHook([this] { done_(); }); });
   }
   around_.router.Finish([this] {
+    SayLostOutput();
     WhenKept([this] {
       TellRecord();
       RunOwnHook([this] { FinishStatus(); });
@@ -155,6 +156,21 @@ void JobEnd::SayUnwritten(const absl::Status& why) {
   if (exit_code_ == kExitOk) exit_code_ = kExitState;
 }
 
+std::string JobEnd::LostOutput() const {
+  const absl::Status& lost = around_.router.lost();
+  if (lost.ok() || around_.records != nullptr) return "";
+  return absl::StrCat("output was lost: ", lost.message());
+}
+
+// If stderr still takes nothing, the exit code and the result file's warnings say so.
+void JobEnd::SayLostOutput() {
+  if (exit_code_ != kExitOk) return;
+  const std::string lost = LostOutput();
+  if (lost.empty()) return;
+  std::fprintf(stderr, "dtrain: %s\n", lost.c_str());
+  exit_code_ = kExitState;
+}
+
 // With the summary the job is over for all who wait for it; then comes what they do not wait for.
 // Who reads what we say tells the end himself, by the summary.
 // Until it is on disk the journal, which goes at the end, is all that says how the job ended.
@@ -228,7 +244,13 @@ void JobEnd::Warn(absl::string_view text) {
 }
 
 std::string JobEnd::ResultJson() {
-  return report::ResultJson(facts_(), around_.options.job.job_id, around_.loop.Now());
+  const report::JobFacts facts = facts_();
+  std::vector<std::string> warnings = facts.warnings;
+  if (std::string lost = LostOutput(); !lost.empty()) warnings.push_back(std::move(lost));
+  return report::ResultJson(
+      {facts.state, facts.nodes, facts.ranks, facts.phases, facts.verdict, facts.secondary_deaths,
+       warnings, facts.campaign, facts.code, facts.gpus, facts.disk},
+      around_.options.job.job_id, around_.loop.Now());
 }
 
 }  // namespace dtrain

@@ -56,6 +56,9 @@ class JobEnd {
   void SayReport();
   void WriteFiles();
   void SayUnwritten(const absl::Status& why);
+  // "output was lost: <why>"; empty: none was, or it is a detached launcher's log.
+  std::string LostOutput() const;
+  void SayLostOutput();
   void BeginDetached();
   void RunHook(loop::Task then);
   // Of a job with a terminal.

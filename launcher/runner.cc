@@ -122,8 +122,9 @@ int Runner::Refuse(const absl::Status& why) {
   return exit_code_;
 }
 
+// A detached launcher's output is its log, on which the job does not depend.
 void Runner::OnOutputFailed(const absl::Status& why) {
-  if (!detaching_.is_done()) campaign_.OnOutputFailed(why);
+  if (!is_detached() && !detaching_.is_done()) campaign_.OnOutputFailed(why);
 }
 
 void Runner::OnSignal(int signal) {

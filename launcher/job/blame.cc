@@ -78,6 +78,7 @@ bool HasLostPeer(const RankEnd& rank, int64_t stop_unix_nanos) {
 
 int BlamedExitCode(const RankEnd& rank) {
   if (EndedByItself(rank)) return WorkerExitCode(rank.exit);
+  if (rank.seen.sign == Sign::kKilled) return kExitSignalBase + SIGKILL;
   return rank.seen.sign == Sign::kCrash ? kExitSignalBase + SIGABRT : 1;
 }
 

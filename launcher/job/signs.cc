@@ -6,7 +6,9 @@
 #include <chrono>
 #include <iterator>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
+#include "absl/strings/strip.h"
 
 namespace dtrain::job {
 namespace {
@@ -74,12 +76,50 @@ bool HasPieces(absl::string_view line, const SignRow& row) {
   return true;
 }
 
+bool ConsumeNumber(absl::string_view& text) {
+  const size_t digits = std::min(text.find_first_not_of("0123456789"), text.size());
+  text.remove_prefix(digits);
+  return digits > 0;
+}
+
+// A shell's line for a program that was killed, or has aborted without a core: dash has the word
+// alone, bash "train.sh: line 3:  4711 Killed                  python train.py". Programs log such
+// words, too, but hardly like that.
+Sign SignOfShell(absl::string_view line) {
+  constexpr absl::string_view kLine = ": line ";
+  const size_t at = line.find(kLine);
+  if (at == absl::string_view::npos) {
+    if (line == "Killed") return Sign::kKilled;
+    return line == "Aborted" ? Sign::kCrash : Sign::kNone;
+  }
+  line.remove_prefix(at + kLine.size());
+  if (!ConsumeNumber(line) || !absl::ConsumePrefix(&line, ": ")) return Sign::kNone;
+  line = absl::StripLeadingAsciiWhitespace(line);
+  if (!ConsumeNumber(line)) return Sign::kNone;
+  if (absl::StartsWith(line, " Killed  ")) return Sign::kKilled;
+  return absl::StartsWith(line, " Aborted  ") ? Sign::kCrash : Sign::kNone;
+}
+
 }  // namespace
 
 Sign SignOf(absl::string_view line) {
   const auto row = std::find_if(std::begin(kSigns), std::end(kSigns),
                                 [&](const SignRow& each) { return HasPieces(line, each); });
-  return row == std::end(kSigns) ? Sign::kNone : row->sign;
+  return row == std::end(kSigns) ? SignOfShell(line) : row->sign;
+}
+
+// A carriage return begins the line again, as progress bars do; at the line's end it does nothing.
+void SignReader::OfRank::AddToLine(absl::string_view part) {
+  const size_t last = part.find_last_not_of('\r');
+  if (last == absl::string_view::npos) {
+    returned = returned || !part.empty();
+    return;
+  }
+  const size_t begin = part.rfind('\r', last) + 1;  // npos + 1 is 0
+  if (returned || begin > 0) line.clear();
+  returned = last + 1 < part.size();
+  part = part.substr(begin, last + 1 - begin);
+  line.append(part.data(), std::min(part.size(), kLongestLine - line.size()));
 }
 
 bool SignReader::Read(Rank rank, bool is_stderr, absl::string_view data, int64_t unix_nanos) {
@@ -95,13 +135,12 @@ bool SignReader::Read(Rank rank, bool is_stderr, absl::string_view data, int64_t
   }
   while (is_stderr && !data.empty()) {
     const size_t end = data.find('\n');
-    const absl::string_view part = data.substr(0, end);
-    of.line.append(part.data(),
-                   std::min(part.size(), kLongestLine - std::min(kLongestLine, of.line.size())));
+    of.AddToLine(data.substr(0, end));
     if (end == absl::string_view::npos) break;
     data.remove_prefix(end + 1);
     const Sign sign = SignOf(of.line);
     of.line.clear();
+    of.returned = false;
     if (sign == Sign::kPeerLost) {
       of.seen.peer_lost_unix_nanos = unix_nanos;
     } else if (sign != Sign::kNone && of.seen.sign == Sign::kNone) {

@@ -16,6 +16,7 @@ enum class Sign {
   kPeerLost,   // it has lost another rank, whose end explains its own
   kException,  // a traceback
   kCrash,      // "terminate called", "Segmentation fault" of a shell or a fault handler
+  kKilled,     // "Killed" of a shell: by SIGKILL, as when memory runs out
 };
 
 // Of a line of stderr.
@@ -26,7 +27,7 @@ Sign SignOf(absl::string_view line);
 class SignReader {
  public:
   struct Seen {
-    Sign sign = Sign::kNone;           // kException or kCrash
+    Sign sign = Sign::kNone;           // not kPeerLost
     int64_t unix_nanos = 0;            // when its text began
     int64_t peer_lost_unix_nanos = 0;  // of the last line that says so; 0: none does
     bool operator==(const Seen&) const = default;
@@ -38,8 +39,11 @@ class SignReader {
 
  private:
   struct OfRank {
+    void AddToLine(absl::string_view part);
+
     Seen seen;
-    std::string line;  // has not ended, or was too long
+    std::string line;       // has not ended, or was too long
+    bool returned = false;  // what comes next begins it again
   };
   std::map<Rank, OfRank> ranks_;
 };

@@ -101,12 +101,13 @@ struct LogFiles::Directory {
     const absl::Status changed =
         first ? absl::OkStatus() : Compare(known->second, status, absl::StrCat(path, "/", name));
     // Also of one that cannot be written to: it is not cut the next time.
-    started[name] = {status.st_dev, status.st_ino,
-                     status.st_size + static_cast<off_t>(bytes.size())};
+    File& left = started[name];
+    left = {status.st_dev, status.st_ino, status.st_size};
     while (!bytes.empty()) {
       ssize_t n = write(file.get(), bytes.data(), bytes.size());
       if (n < 0 && errno == EINTR) continue;
       if (n < 0) return PosixError(errno, what);
+      left.size += n;
       bytes.remove_prefix(static_cast<size_t>(n));
     }
     absl::Status closed = os::CloseWritten(std::move(file), what);

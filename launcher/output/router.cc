@@ -21,13 +21,15 @@ namespace {
 // Until a terminal that takes nothing is drawn on again.
 constexpr Duration kRedraw = std::chrono::milliseconds(100);
 
-// One terminal, or one pipe: what is written to either must not get between the other's lines.
+// One terminal, pipe, socket or file: what is written to either must not get between the other's
+// lines, nor over them, in a file that was opened twice. /dev/null has no lines.
 bool IsSame(int a, int b) {
   struct stat sa;
   struct stat sb;
   if (fstat(a, &sa) != 0 || fstat(b, &sb) != 0) return false;
   if (isatty(a) == 1 && isatty(b) == 1) return sa.st_rdev == sb.st_rdev;
-  return S_ISFIFO(sa.st_mode) && sa.st_dev == sb.st_dev && sa.st_ino == sb.st_ino;
+  const bool has_lines = S_ISFIFO(sa.st_mode) || S_ISSOCK(sa.st_mode) || S_ISREG(sa.st_mode);
+  return has_lines && sa.st_dev == sb.st_dev && sa.st_ino == sb.st_ino;
 }
 
 Display::Kind KindOf(int fd) {
@@ -63,25 +65,30 @@ OutputRouter::Sink::Sink(loop::Loop& loop, int descriptor,
 OutputRouter::OutputRouter(loop::Loop& loop, Options options, Callbacks callbacks, int out_fd,
                            int err_fd)
     : loop_(loop), options_(std::move(options)), callbacks_(std::move(callbacks)) {
-  auto failed = [this, alive = alive_](absl::Status why) {
-    if (!*alive) return;
-    if (callbacks_.on_failed) std::exchange(callbacks_.on_failed, nullptr)(std::move(why));
-    CheckRoom();
+  const auto on_error = [this](int fd, bool is_stdout) {
+    return [this, alive = alive_, is_terminal = isatty(fd) == 1, is_stdout](absl::Status why) {
+      if (*alive) OnError(std::move(why), is_terminal, is_stdout);
+    };
   };
-  if (IsSame(out_fd, err_fd)) {
-    err_ = std::make_unique<Sink>(loop, err_fd, failed);
-    return;
-  }
-  out_ = std::make_unique<Sink>(loop, out_fd, failed);
-  // Who closed our stderr does not want to read it; that alone ends no job.
-  err_ = std::make_unique<Sink>(loop, err_fd, [this, alive = alive_](absl::Status) {
-    if (*alive) CheckRoom();
-  });
-  // A detached job's log, on a disk that was full: what is said later is worth as much.
+  const bool is_one = IsSame(out_fd, err_fd);
+  if (!is_one) out_ = std::make_unique<Sink>(loop, out_fd, on_error(out_fd, /*is_stdout=*/true));
+  err_ = std::make_unique<Sink>(loop, err_fd, on_error(err_fd, /*is_stdout=*/is_one));
+  // On a disk that was full for a while, what is said later is worth as much.
   err_->writer.GoOnAfterFailures();
 }
 
 OutputRouter::~OutputRouter() { *alive_ = false; }
+
+// A reader that left (EPIPE, ECONNRESET, a terminal's EIO) does not want what follows. A stderr
+// that fails alone ends no job.
+void OutputRouter::OnError(absl::Status why, bool is_terminal, bool is_stdout) {
+  const bool has_left = is_terminal || absl::IsFailedPrecondition(why) || absl::IsUnavailable(why);
+  if (!has_left && lost_.ok()) lost_ = why;
+  if (is_stdout && callbacks_.on_failed) {
+    std::exchange(callbacks_.on_failed, nullptr)(std::move(why));
+  }
+  CheckRoom();
+}
 
 absl::Status OutputRouter::Open(std::string holder) {
   if (options_.log_dir.empty() && !options_.files) return absl::OkStatus();

@@ -32,7 +32,8 @@ class OutputRouter {
   static constexpr size_t kLimit = 4 << 20;
 
   struct Callbacks {
-    // Our stdout is gone (EPIPE, a full disk). Once; what follows is dropped.
+    // Our stdout is gone (EPIPE, a full disk). Once; what follows is dropped, unless stderr is the
+    // same.
     absl::AnyInvocable<void(absl::Status)> on_failed;
     // One line for the user: a log file could not be written, or somebody changed it. Once each.
     absl::AnyInvocable<void(std::string)> on_warning;
@@ -69,6 +70,8 @@ class OutputRouter {
   bool is_terminal() const { return err_->draws; }
   // A line was read from the terminal, which has shown it.
   void UserEndedLine();
+  // Why output was first lost, such as a full disk. OK: none was; a reader that left loses nothing.
+  const absl::Status& lost() const { return lost_; }
 
   // Lines without an end and tracebacks that are held back go out: what is said next comes after
   // all that was delivered.
@@ -95,6 +98,7 @@ class OutputRouter {
   LogNames Names() const;
   Display::Moment Now() const;
   Sink& Of(v1::StreamKind kind) { return kind == v1::STREAM_KIND_STDERR || !out_ ? *err_ : *out_; }
+  void OnError(absl::Status why, bool is_terminal, bool is_stdout);
   void Pump(Sink& sink);
   void CheckRoom();
 
@@ -104,6 +108,7 @@ class OutputRouter {
   Layout layout_;
   uint32_t world_size_ = 2;
   bool waiting_ = false;
+  absl::Status lost_;
   std::vector<loop::Task> room_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   std::unique_ptr<LogFiles> files_;

@@ -35,7 +35,12 @@ bool StdinSource::Echoes() const {
   return is_terminal_ && tcgetattr(fd_, &state) == 0 && (state.c_lflag & ECHO) != 0;
 }
 
-bool StdinSource::InBackground() const { return is_terminal_ && tcgetpgrp(fd_) != getpgrp(); }
+// A terminal that does not control us (su -c, setsid) has no background for us: reading it stops
+// nobody.
+bool StdinSource::InBackground() const {
+  const pid_t front = tcgetpgrp(fd_);
+  return is_terminal_ && front >= 0 && front != getpgrp();
+}
 
 absl::Status StdinSource::Open() {
   if (fcntl(fd_, F_GETFD) < 0) return absl::OkStatus();

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -34,17 +35,20 @@ constexpr size_t kMostBytes = 64 << 10;
 constexpr size_t kMostHeld = 4 << 20;  // of all ranks; beyond it nothing is held back
 constexpr size_t kMostSeen = 64;
 
-// PyTorch begins the lines of a traceback with the rank that wrote it.
-absl::string_view WithoutRank(Rank rank, absl::string_view line) {
+// Without what a progress bar leaves before and behind it, and the rank with which PyTorch begins
+// the lines of a traceback.
+absl::string_view BareLine(Rank rank, absl::string_view line) {
+  const absl::string_view text = absl::StripTrailingAsciiWhitespace(line);
+  line.remove_prefix(text.rfind('\r') + 1);  // npos + 1 is 0
   if (absl::StartsWith(line, "[")) {
     absl::ConsumePrefix(&line, absl::StrCat("[rank", rank.value(), "]: "));
   }
-  return line;
+  return absl::StripTrailingAsciiWhitespace(line);
 }
 
 std::string Text(Rank rank, const std::vector<std::string>& lines, size_t from, size_t to) {
   std::string out;
-  for (size_t i = from; i < to; ++i) absl::StrAppend(&out, WithoutRank(rank, lines[i]), "\n");
+  for (size_t i = from; i < to; ++i) absl::StrAppend(&out, BareLine(rank, lines[i]), "\n");
   return out;
 }
 
@@ -56,8 +60,8 @@ TimePoint TracebackFold::Block::until() const {
 
 bool TracebackFold::Wants(Rank rank, absl::string_view line) const {
   if (!open_.empty() && open_.contains(rank.value())) return true;
-  return (absl::StartsWith(line, "T") || absl::StartsWith(line, "[rank")) &&
-         WithoutRank(rank, line) == kStart && held_ < kMostHeld;
+  return absl::EndsWith(absl::StripTrailingAsciiWhitespace(line), kStart) &&
+         BareLine(rank, line) == kStart && held_ < kMostHeld;
 }
 
 TracebackFold::Lines TracebackFold::Add(Rank rank, absl::string_view line, TimePoint now) {
@@ -73,7 +77,7 @@ TracebackFold::Lines TracebackFold::Add(Rank rank, absl::string_view line, TimeP
   block.lines.emplace_back(line);
   block.bytes += line.size();
   held_ += line.size();
-  const absl::string_view text = WithoutRank(rank, line);
+  const absl::string_view text = BareLine(rank, line);
   if (text == kStart ||
       std::find(std::begin(kChains), std::end(kChains), text) != std::end(kChains)) {
     block.inside = true;

@@ -52,8 +52,9 @@ const job::RankEnd* FindRank(const JobFacts& facts, Rank rank) {
 // "failed 0.42 s before rank 0 exited with code 1, and had not ended itself"
 std::string DescribeSign(const job::RankEnd& first, const job::RankEnd& exited) {
   const std::chrono::nanoseconds before(exited.ended_unix_nanos - first.seen.unix_nanos);
-  const absl::string_view what =
-      first.seen.sign == job::Sign::kCrash ? "crashed" : "raised an exception";
+  const absl::string_view what = first.seen.sign == job::Sign::kKilled  ? "had a program killed"
+                                 : first.seen.sign == job::Sign::kCrash ? "crashed"
+                                                                        : "raised an exception";
   return absl::StrCat(
       what, " ",
       before.count() > 0 ? Seconds(std::chrono::duration_cast<Duration>(before)) : "a moment",

@@ -147,7 +147,7 @@ Json RankView(const report::JobFacts& facts, Rank number, const Pids& pids, cons
     json["exit_code"] = rank.exit.exit_code();
   }
   if (!rank.ended && rank.seen.sign != job::Sign::kNone) {
-    json["sign"] = {{"what", rank.seen.sign == job::Sign::kCrash ? "crash" : "traceback"},
+    json["sign"] = {{"what", rank.seen.sign == job::Sign::kException ? "traceback" : "crash"},
                     {"unix_s", static_cast<double>(rank.seen.unix_nanos) / 1e9}};
   }
   if (rank.progress.operations() > 0 || rank.progress.inside()) {

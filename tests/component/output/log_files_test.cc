@@ -3,6 +3,8 @@
 #include "launcher/output/log_files.h"
 
 #include <gmock/gmock.h>
+#include <signal.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -97,6 +99,33 @@ TEST_F(LogFilesTest, FilesBelongToOneJobAtATime) {
   EXPECT_EQ(File("logs/rank-00000.out"), "one\n");
   EXPECT_FALSE(std::filesystem::exists(dir_ + "/logs/.dtrain.lock"));
   EXPECT_TRUE(begin("job four")->Open().ok());
+}
+
+// A write that stopped short does not mean that somebody has cut the file.
+TEST_F(LogFilesTest, AFullDiskIsOneWarning) {
+  std::vector<std::string> errors;
+  LogNames names = NamesInDirectory(dir_ + "/logs");
+  names.holder = "this job";
+  LogFiles files(loop_, std::move(names),
+                 LogFiles::Callbacks{
+                     [&](const absl::Status& why) { errors.emplace_back(why.message()); }, {}});
+  ASSERT_TRUE(files.Open().ok());
+  const auto usual_action = signal(SIGXFSZ, SIG_IGN);
+  rlimit usual{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &usual), 0);
+  const rlimit low{10, usual.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &low), 0);
+  files.Write(Rank(0), kOut, "ten bytes\nand more\n");
+  RunUntil([&] { return !errors.empty(); });
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &usual), 0);
+  signal(SIGXFSZ, usual_action);
+  files.Write(Rank(0), kOut, "later\n");
+  files.End(Rank(0), kOut);
+  bool done = false;
+  files.Finish([&] { done = true; });
+  RunUntil([&] { return done; });
+  EXPECT_THAT(errors, ElementsAre(HasSubstr("rank-00000.out: File too large")));
+  EXPECT_EQ(File("logs/rank-00000.out"), "ten bytes\nlater\n");
 }
 
 TEST_F(LogFilesTest, MoreFoldersThanAreKeptOpen) {

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <poll.h>
 #include <pty.h>
+#include <sys/resource.h>
 #include <termios.h>
 
 #include <map>
@@ -295,6 +296,92 @@ TEST_F(RouterTest, AReaderThatWentAwayIsReportedOnceAndNothingWaitsForIt) {
   Finish();
   EXPECT_FALSE(failed_.has_value());
   router_.reset();  // before the pipe
+}
+
+TEST_F(RouterTest, StderrThatADiskDoesNotTakeIsLostAndEndsNoJob) {
+  const os::UniqueFd full(open("/dev/full", O_WRONLY | O_CLOEXEC));
+  Make({}, 2, out_.get(), full.get());
+  router_->Deliver("a", Rank(0), kOut, "hello\n");
+  router_->Deliver("a", Rank(1), kErr, "oops\n");
+  Finish();
+  EXPECT_THAT(std::string(router_->lost().message()), HasSubstr("No space left on device"));
+  EXPECT_FALSE(failed_.has_value());
+  EXPECT_EQ(Out(), "[0] hello\n");
+  router_.reset();  // before its stderr
+}
+
+TEST_F(RouterTest, NothingIsLostWhereAReaderOfStderrLeft) {
+  auto pipe = os::Pipe();
+  ASSERT_TRUE(pipe.ok());
+  Make({}, 2, out_.get(), pipe->second.get());
+  pipe->first.Reset();
+  router_->Deliver("a", Rank(1), kErr, "oops\n");
+  Finish();
+  EXPECT_TRUE(router_->lost().ok()) << router_->lost();
+  EXPECT_FALSE(failed_.has_value());
+  router_.reset();  // before the pipe
+}
+
+// As sshd without a terminal and systemd's journal have it.
+TEST_F(RouterTest, OneSocketForBothHasWholeLines) {
+  auto pair = os::SocketPair();
+  ASSERT_TRUE(pair.ok());
+  const os::UniqueFd again(fcntl(pair->second.get(), F_DUPFD_CLOEXEC, 0));
+  ASSERT_TRUE(os::SetNonBlocking(pair->first.get(), true).ok());
+  Make({}, 2, pair->second.get(), again.get());
+  std::string seen;
+  const auto see = [&](const std::string& end) {
+    RunUntil([&] {
+      char buffer[4096];
+      const ssize_t n = read(pair->first.get(), buffer, sizeof(buffer));
+      if (n > 0) seen.append(buffer, static_cast<size_t>(n));
+      return absl::EndsWith(seen, end);
+    });
+  };
+  router_->Deliver("a", Rank(0), kOut, "Name? ");
+  see("Name? ");
+  router_->Deliver("a", Rank(1), kErr, "oops\n");
+  router_->Deliver("a", Rank(0), kOut, "bob\n");
+  see("bob\n");
+  EXPECT_EQ(seen, "[0] Name? \n[1] oops\n[0] Name? bob\n");
+  Finish();
+  router_.reset();  // before the socket
+}
+
+// > both 2> both
+TEST_F(RouterTest, AFileThatWasOpenedTwiceHasAllLinesInTheirOrder) {
+  const auto open_both = [&] {
+    return os::UniqueFd(
+        open((dir_ + "/both").c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+  };
+  const os::UniqueFd out = open_both(), err = open_both();
+  Make({}, 2, out.get(), err.get());
+  router_->Deliver("a", Rank(0), kOut, "hello\n");
+  router_->Deliver("a", Rank(1), kErr, "oops\n");
+  router_->Say("dtrain: a word");
+  Finish();
+  EXPECT_EQ(ReadFile(dir_ + "/both"), "[0] hello\n[1] oops\ndtrain: a word\n");
+  router_.reset();  // before the file
+}
+
+TEST_F(RouterTest, AFullFileOfBothEndsTheJobAndHasItsReportOnceThereIsRoom) {
+  const os::UniqueFd again = Create("out");
+  Make({}, 2, out_.get(), again.get());
+  const auto usual_action = signal(SIGXFSZ, SIG_IGN);
+  rlimit usual{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &usual), 0);
+  const rlimit low{4, usual.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &low), 0);
+  router_->Deliver("a", Rank(1), kErr, "oops\n");
+  RunUntil([&] { return failed_.has_value(); });
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &usual), 0);
+  signal(SIGXFSZ, usual_action);
+  EXPECT_THAT(std::string(failed_->message()), HasSubstr("File too large"));
+  EXPECT_FALSE(router_->lost().ok());
+  router_->Say("dtrain: the report");
+  Finish();
+  EXPECT_EQ(Out(), "[1] dtrain: the report\n");
+  router_.reset();  // before the file
 }
 
 TEST_F(RouterTest, TheLiveLineIsTakenAwayBeforeOtherOutput) {

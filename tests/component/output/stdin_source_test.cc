@@ -326,5 +326,33 @@ TEST_F(StdinSourceTest, ATerminalInWhoseBackgroundWeAreIsNotRead) {
   EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
+// As under su -c and setsid: of another session's terminal we are in no background.
+TEST_F(StdinSourceTest, ATerminalThatDoesNotControlUsIsRead) {
+  int main_fd = -1, other_fd = -1;
+  ASSERT_EQ(openpty(&main_fd, &other_fd, nullptr, nullptr, nullptr), 0);
+  const os::UniqueFd keyboard(main_fd), terminal(other_fd);
+  pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    setsid();
+    loop::Loop loop;
+    StdinSource source(
+        loop,
+        [](Rank, absl::string_view data, bool end) { _exit(!end && data == "typed\n" ? 0 : 3); },
+        [] {}, terminal.get());
+    if (!source.Open().ok()) _exit(2);
+    source.Start("0", 1);
+    source.Waits();
+    loop::Timer deadline(loop);
+    deadline.After(std::chrono::seconds(20), [] { _exit(4); });
+    loop.Run();
+    _exit(5);
+  }
+  Put(keyboard, "typed\n");
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+}
+
 }  // namespace
 }  // namespace dtrain::output

@@ -64,8 +64,12 @@ TEST(BlameTest, EveryPairOfSigns) {
   const Case cases[] = {
       {"a victim and a crash that was reaped late", victim, kRank.Ended(SIGABRT, 300), true, 134},
       {"a victim and a segmentation fault", victim, kRank.Killed(SIGSEGV, 50), true, 139},
+      {"a victim and a kill for memory, reaped late", victim, kRank.Killed(SIGKILL, 1000), true,
+       137},
       {"a victim and a crash in a wrapper", victim, kRank.Ended().Shows(Sign::kCrash, -900), true,
        134},
+      {"a victim and a kill in a wrapper", victim, kRank.Ended().Shows(Sign::kKilled, -900), true,
+       137},
       {"a victim and an exception in teardown", victim, kRank.Ended().Shows(Sign::kException, -400),
        true},
       {"a victim and an exception that hangs at exit", victim,

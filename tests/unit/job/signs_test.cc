@@ -22,6 +22,11 @@ TEST(SignsTest, LinesOfRealPrograms) {
       {Sign::kCrash, "terminate called without an active exception"},
       {Sign::kCrash, "Fatal Python error: Segmentation fault"},
       {Sign::kCrash, "train.sh: line 3: 4711 Segmentation fault      (core dumped) ./train"},
+      {Sign::kKilled, "bash: line 1:  4990 Killed                  python train.py"},
+      {Sign::kKilled, "/opt/run.sh: line 12: 1234567 Killed                  \"$@\""},
+      {Sign::kCrash, "bash: line 1:  5002 Aborted                 \"$@\""},
+      {Sign::kKilled, "Killed"},
+      {Sign::kCrash, "Aborted"},
       {Sign::kCrash, "[node1:04711] *** Process received signal ***"},
       {Sign::kPeerLost,
        "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:598] Connection closed by "
@@ -54,6 +59,14 @@ TEST(SignsTest, LinesOfRealPrograms) {
       {Sign::kNone, "step 5 loss 0.3"},
       {Sign::kNone, "ValueError: too many values to unpack"},
       {Sign::kNone, "setting up NCCL communicator"},
+      {Sign::kNone, "Killed 3 workers of the data loader"},
+      {Sign::kNone, "trial 17: Killed"},
+      {Sign::kNone, "Aborted!"},
+      {Sign::kNone, " Killed"},
+      {Sign::kNone, "pool.py: line 3: 4711 Killed by the watchdog"},
+      {Sign::kNone, "pool.py: line 3: worker 4711 Killed  it"},
+      {Sign::kNone, "pool.py: line 3"},
+      {Sign::kNone, "bash: line 1:  4990 Terminated              python train.py"},
       {Sign::kNone, ""},
   };
   for (const auto& each : cases) EXPECT_EQ(SignOf(each.line), each.sign) << each.line;
@@ -85,6 +98,32 @@ TEST(SignsTest, ARankThatGoesOnWasNotAboutToEnd) {
         reader.Read(Rank(0), true, "Traceback (most recent call last):\n", kNow + 4 * kSecond));
     EXPECT_EQ(reader.Of(Rank(0)).unix_nanos, kNow + 4 * kSecond);
   }
+}
+
+// A progress bar, and what follows it, is one line.
+TEST(SignsTest, ACarriageReturnBeginsTheLineAgain) {
+  const std::string bar = " 50%|" + std::string(90, '#');
+  for (const std::string& state : {"\r" + bar, bar + "\r"}) {
+    for (const char* end : {"\n", "\r\n", "\r\r\n"}) {
+      for (const bool in_bytes : {false, true}) {
+        SignReader reader;
+        for (int i = 0; i < 100; ++i) EXPECT_FALSE(reader.Read(Rank(0), true, state, kNow));
+        const std::string text = std::string("Traceback (most recent call last):") + end;
+        const size_t piece = in_bytes ? 1 : text.size();
+        for (size_t at = 0; at < text.size(); at += piece) {
+          reader.Read(Rank(0), true, text.substr(at, piece), kNow);
+        }
+        EXPECT_EQ(reader.Of(Rank(0)).sign, Sign::kException) << (end[0] == '\n') << in_bytes;
+        // It has ended.
+        reader.Read(Rank(0), true, "\rConnection reset by peer\n", kNow + 1);
+        EXPECT_EQ(reader.Of(Rank(0)).peer_lost_unix_nanos, kNow + 1);
+      }
+    }
+  }
+  // What was written over does not count.
+  SignReader reader;
+  EXPECT_FALSE(reader.Read(Rank(0), true, "Bus error\rstep 1\nBus error\r", kNow));
+  EXPECT_FALSE(reader.Read(Rank(0), true, "step 2\n", kNow));
 }
 
 TEST(SignsTest, OfAFloodTheEndIsRead) {

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 
 namespace dtrain::output {
@@ -124,6 +125,18 @@ TEST_F(TracebackFoldTest, TheRankThatPyTorchWritesIsNoDifference) {
   }
   EXPECT_EQ(shown_.find("1|"), std::string::npos) << shown_;
   EXPECT_NE(shown_.find("0|[rank0]: ValueError: no data\n"), std::string::npos) << shown_;
+}
+
+TEST_F(TracebackFoldTest, WhatAProgressBarLeavesIsNoDifference) {
+  const std::string first = absl::StrCat("\r10%|##\r       \r", kTraceback);
+  Write(0, first);
+  Write(1, absl::StrCat("\r20%|##\r       \r", kTraceback));
+  Write(2, absl::StrReplaceAll(kTraceback, {{"\n", "\r\n"}}));
+  Write(3, absl::StrReplaceAll(kTraceback, {{"last):", "last):   "}}));
+  for (uint32_t rank : {0u, 1u, 2u, 3u}) End(rank);
+  EXPECT_EQ(shown_, Of(0, first));
+  EXPECT_THAT(fold_.TakeSummaries(), ElementsAre("ranks 1-3 wrote the same traceback as rank 0"));
+  EXPECT_FALSE(fold_.Wants(Rank(4), "50%|##Traceback (most recent call last):"));
 }
 
 TEST_F(TracebackFoldTest, WhatARankWritesAfterItIsShown) {
