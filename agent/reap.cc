@@ -4,9 +4,11 @@
 #include <poll.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <map>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -68,33 +70,40 @@ std::vector<Leftover> FindLeftovers() {
   return out;
 }
 
-// Whoever holds an object keeps it, and one that a living job has a claim to stays.
+// Whoever holds an object keeps it, and one that a living job of its owner has a claim to stays.
 std::vector<LeftMemory> FindLeftMemory(bool remove) {
-  std::map<uid_t, LeftMemory> found;
-  const std::vector<os::RecordedSharedMemory> records = os::ReadSharedMemoryRecords(geteuid());
-  std::set<os::SharedMemory> claimed;
+  std::optional<uid_t> user;  // all
+  if (geteuid() != 0) user = geteuid();
+  const std::vector<os::RecordedSharedMemory> records = os::ReadSharedMemoryRecords(user);
+  using Owned = std::pair<uid_t, os::SharedMemory>;
+  std::set<Owned> claimed, left, stay;
   for (const os::RecordedSharedMemory& record : records) {
-    if (record.lives) claimed.insert(record.objects.begin(), record.objects.end());
+    for (const os::SharedMemory& object : record.objects) {
+      (record.lives ? claimed : left).emplace(record.owner, object);
+    }
+  }
+  std::map<uid_t, LeftMemory> found;
+  for (os::NamedSharedMemory& each : os::ListSharedMemory(user)) {
+    const Owned object{each.owner, each.object};
+    if (!left.contains(object)) continue;
+    const os::SharedMemoryUse use = claimed.contains(object) ? os::SharedMemoryUse::kSomebody
+                                    : remove                 ? os::RemoveUnused(each, each.owner)
+                                                             : os::UseOf(each, each.owner);
+    if (use == os::SharedMemoryUse::kSomebody) stay.insert(object);
+    if (use != os::SharedMemoryUse::kNobody) continue;
+    LeftMemory& memory = found[each.owner];
+    memory.uid = each.owner;
+    memory.objects.push_back(std::move(each));
   }
   for (const os::RecordedSharedMemory& record : records) {
-    if (record.lives) continue;
-    bool all = true;
-    LeftMemory& memory = found[record.owner];
-    memory.uid = record.owner;
-    for (os::NamedSharedMemory& each : os::ListSharedMemory(record.owner)) {
-      if (!record.objects.contains(each.object)) continue;
-      const os::SharedMemoryUse use = claimed.contains(each.object) ? os::SharedMemoryUse::kSomebody
-                                      : remove ? os::RemoveUnused(each, record.owner)
-                                               : os::UseOf(each, record.owner);
-      if (use == os::SharedMemoryUse::kNobody) memory.objects.push_back(std::move(each));
-      all &= use != os::SharedMemoryUse::kSomebody;
-    }
-    if (remove && all) (void)unlink(record.path.c_str());
+    const bool all = std::none_of(record.objects.begin(), record.objects.end(),
+                                  [&](const os::SharedMemory& object) {
+                                    return stay.contains({record.owner, object});
+                                  });
+    if (remove && !record.lives && all) (void)unlink(record.path.c_str());
   }
   std::vector<LeftMemory> out;
-  for (auto& [uid, memory] : found) {
-    if (!memory.objects.empty()) out.push_back(std::move(memory));
-  }
+  for (auto& [uid, memory] : found) out.push_back(std::move(memory));
   return out;
 }
 

@@ -4,7 +4,10 @@
 #include <linux/capability.h>
 #include <sys/statvfs.h>
 
+#include <algorithm>
+#include <chrono>
 #include <filesystem>
+#include <map>
 #include <set>
 #include <system_error>
 
@@ -13,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "common/base/clock.h"
 #include "common/os/fd.h"
 #include "common/os/shared_memory.h"
 
@@ -23,6 +27,9 @@ namespace {
 constexpr uint64_t kLittleSharedMemory = uint64_t{64} << 20;
 // systemd's default. A rank on an RDMA network registers hundreds of MiB.
 constexpr uint64_t kLittleLockedMemory = uint64_t{8} << 20;
+// A look goes through a folder that anybody can fill, and launchers ask as often as they like.
+constexpr Duration kLookLasts = std::chrono::seconds(1);
+constexpr int kLookPart = 10;  // of the time that one user's looks may take
 
 // "Max locked memory         8388608              8388608              bytes": the soft limit,
 // which anyone may read of any process. Null: unlimited, or it cannot be read.
@@ -48,6 +55,20 @@ bool MayLockAnything(const std::string& folder) {
            (capabilities >> CAP_IPC_LOCK & 1) != 0;
   }
   return false;
+}
+
+// Whether somebody uses it is asked by who would remove it.
+std::string LookForLeftMemory(uid_t user) {
+  std::set<os::SharedMemory> left;
+  for (const os::RecordedSharedMemory& record : os::ReadSharedMemoryRecords(user)) {
+    if (!record.lives) left.insert(record.objects.begin(), record.objects.end());
+  }
+  if (left.empty()) return "";
+  std::vector<os::NamedSharedMemory> objects = os::ListSharedMemory(user);
+  std::erase_if(objects, [&](const auto& each) { return !left.contains(each.object); });
+  if (objects.empty()) return "";
+  return absl::StrCat("earlier jobs of this user have left ", os::Describe(objects),
+                      " in /dev/shm; dtrain-agent reap removes what nobody uses");
 }
 
 }  // namespace
@@ -90,19 +111,21 @@ std::vector<std::string> WarningsOf(const SmallLimits& limits) {
   return warnings;
 }
 
-// Whether somebody uses it is asked by who would remove it.
 std::string WarningOfLeftMemory(uid_t user) {
-  std::set<os::SharedMemory> left;
-  for (const os::RecordedSharedMemory& record : os::ReadSharedMemoryRecords(user)) {
-    if (!record.lives && record.owner == user)
-      left.insert(record.objects.begin(), record.objects.end());
+  struct Answer {
+    std::string warning;
+    TimePoint until;
+  };
+  static auto& answers = *new std::map<uid_t, Answer>;
+  const TimePoint begin = Clock::now();
+  std::erase_if(answers, [begin](const auto& each) { return each.second.until <= begin; });
+  const auto [answer, is_new] = answers.try_emplace(user);
+  if (is_new) {
+    answer->second.warning = LookForLeftMemory(user);
+    const Duration cost = Clock::now() - begin;
+    answer->second.until = begin + std::max<Duration>(kLookLasts, kLookPart * cost);
   }
-  if (left.empty()) return "";
-  std::vector<os::NamedSharedMemory> objects = os::ListSharedMemory(user);
-  std::erase_if(objects, [&](const auto& each) { return !left.contains(each.object); });
-  if (objects.empty()) return "";
-  return absl::StrCat("earlier jobs of this user have left ", os::Describe(objects),
-                      " in /dev/shm; dtrain-agent reap removes what nobody uses");
+  return answer->second.warning;
 }
 
 }  // namespace dtrain::inventory

@@ -29,7 +29,8 @@ SmallLimits ReadLockedMemory(const Roots& roots, pid_t pid, bool of_users = fals
 std::vector<std::string> WarningsOf(const SmallLimits& limits);
 
 // Of shared memory that the user's jobs have made and that their shepherds, which were killed,
-// could not remove; empty: there is none.
+// could not remove; empty: there is none. All who ask for the same user within a second get the
+// same answer, or for longer if looks would take more than a tenth of the time. Loop thread.
 std::string WarningOfLeftMemory(uid_t user);
 
 }  // namespace dtrain::inventory

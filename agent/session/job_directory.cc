@@ -3,18 +3,24 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <linux/netlink.h>
+#include <linux/sock_diag.h>
+#include <linux/unix_diag.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -32,6 +38,9 @@ namespace {
 constexpr char kSocket[] = "shepherd.sock";
 constexpr char kRecord[] = "record";
 constexpr size_t kMostSockets = 64 << 20;  // the kernel's list of them
+// Since Linux 5.3, newer than the headers that we may be built against.
+constexpr uint32_t kShowMaker = 0x40;  // UDIAG_SHOW_UID
+constexpr uint16_t kMaker = 7;         // UNIX_DIAG_UID
 
 constexpr char kJobs[] = "/jobs";
 constexpr char kHidden[] = "/kept";  // no shorter: a socket's path has to fit under both
@@ -58,6 +67,75 @@ absl::StatusOr<os::UniqueFd> Bind(const std::string& directory) {
     return PosixError(errno, absl::StrCat("make ", name->sun_path));
   }
   return fd;
+}
+
+// `maker`: the user who has made the socket; absent: this kernel does not tell.
+using SeeSocket = absl::FunctionRef<void(absl::string_view path, std::optional<uid_t> maker)>;
+
+// One socket, as the kernel describes it.
+void ReadSocket(absl::string_view attributes, SeeSocket see) {
+  absl::string_view path;
+  std::optional<uid_t> maker;
+  nlattr attribute;
+  while (attributes.size() >= sizeof(attribute)) {
+    std::memcpy(&attribute, attributes.data(), sizeof(attribute));
+    if (attribute.nla_len < sizeof(attribute) || attribute.nla_len > attributes.size()) break;
+    const absl::string_view value =
+        attributes.substr(sizeof(attribute), attribute.nla_len - sizeof(attribute));
+    if (attribute.nla_type == UNIX_DIAG_NAME) path = value.substr(0, value.find('\0'));
+    if (attribute.nla_type == kMaker && value.size() == sizeof(uid_t)) {
+      maker.emplace();
+      std::memcpy(&*maker, value.data(), sizeof(uid_t));
+    }
+    attributes.remove_prefix(
+        std::min(attributes.size(), static_cast<size_t>(NLA_ALIGN(attribute.nla_len))));
+  }
+  if (!path.empty()) see(path, maker);
+}
+
+// Calls `see` for each unix socket that has a path. False: this kernel lists them in /proc alone.
+bool ForEachSocket(SeeSocket see) {
+  struct {
+    nlmsghdr header;
+    unix_diag_req request;
+  } question{};
+  question.header.nlmsg_len = sizeof(question);
+  question.header.nlmsg_type = SOCK_DIAG_BY_FAMILY;
+  question.header.nlmsg_flags = NLM_F_REQUEST | NLM_F_DUMP;
+  question.request.sdiag_family = AF_UNIX;
+  question.request.udiag_states = ~0u;
+  question.request.udiag_show = UDIAG_SHOW_NAME | kShowMaker;
+  const os::UniqueFd netlink(
+      socket(AF_NETLINK, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, NETLINK_SOCK_DIAG));
+  if (!netlink || send(netlink.get(), &question, sizeof(question), 0) < 0) return false;
+  constexpr size_t kHead = NLMSG_ALIGN(sizeof(nlmsghdr)) + NLMSG_ALIGN(sizeof(unix_diag_msg));
+  std::string answers(32 << 10, '\0');  // as many as the kernel gives at once
+  while (true) {
+    const ssize_t size = recv(netlink.get(), answers.data(), answers.size(), 0);
+    if (size <= 0) return false;
+    absl::string_view left(answers.data(), static_cast<size_t>(size));
+    nlmsghdr header;
+    while (left.size() >= sizeof(header)) {
+      std::memcpy(&header, left.data(), sizeof(header));
+      if (header.nlmsg_type == NLMSG_DONE) return true;
+      if (header.nlmsg_type == NLMSG_ERROR || header.nlmsg_len < kHead ||
+          header.nlmsg_len > left.size()) {
+        return false;
+      }
+      ReadSocket(left.substr(kHead, header.nlmsg_len - kHead), see);
+      left.remove_prefix(std::min(left.size(), static_cast<size_t>(NLMSG_ALIGN(header.nlmsg_len))));
+    }
+  }
+}
+
+// "/jobs/J.0.1000/shepherd.sock" of the path of a socket. Empty: it is shorter.
+std::string EndOfPath(absl::string_view path) {
+  size_t at = path.size();
+  for (int part = 0; part < 3; ++part) {
+    at = at == 0 ? path.npos : path.rfind('/', at - 1);
+    if (at == path.npos) return "";
+  }
+  return std::string(path.substr(at));
 }
 
 }  // namespace
@@ -110,9 +188,12 @@ absl::Status JobDirectory::Show() {
   return absl::OkStatus();
 }
 
-void JobDirectory::RemoveHidden(const std::string& state) {
-  for (const JobDirectory& directory : ListIn(absl::StrCat(state, kHidden))) {
-    if (!HasShepherd(directory.key())) directory.Remove();
+void JobDirectory::RemoveDead(const std::vector<JobDirectory>& directories) {
+  std::set<spawn::JobKey> jobs;
+  for (const JobDirectory& directory : directories) jobs.insert(directory.key());
+  const std::set<spawn::JobKey> living = FindShepherds(jobs);
+  for (const JobDirectory& directory : directories) {
+    if (!living.contains(directory.key())) directory.Remove();
   }
 }
 
@@ -137,6 +218,10 @@ absl::StatusOr<JobDirectory> JobDirectory::MakeIn(const std::string& folder,
 
 std::vector<JobDirectory> JobDirectory::List(const std::string& state) {
   return ListIn(absl::StrCat(state, kJobs));
+}
+
+std::vector<JobDirectory> JobDirectory::ListHidden(const std::string& state) {
+  return ListIn(absl::StrCat(state, kHidden));
 }
 
 std::vector<JobDirectory> JobDirectory::ListIn(const std::string& folder) {
@@ -168,22 +253,51 @@ absl::StatusOr<v1::JobRecord> JobDirectory::Read() const {
 }
 
 // The kernel tells everybody the name that its socket had when it was made. One that dtrain-spawner
-// has started has a socket without such a name, and a cgroup.
-bool JobDirectory::HasShepherd(const spawn::JobKey& job) {
-  const std::string name = absl::StrCat(job.job_id, ".", job.attempt);
-  const auto sockets = os::ReadSmallFile("/proc/net/unix", kMostSockets);
-  for (const char* folder : {kJobs, kHidden}) {
-    const std::string bound = absl::StrCat(folder, "/", name, ".", job.uid, "/", kSocket, "\n");
-    if (sockets.ok() && absl::StrContains(*sockets, bound)) return true;
+// has started has a socket without such a name, and a cgroup. Other users can make sockets and
+// cgroups of any name, but neither as root, whose agent makes sockets for all users, nor as the
+// user whose job it is.
+std::set<spawn::JobKey> JobDirectory::FindShepherds(const std::set<spawn::JobKey>& jobs) {
+  std::set<spawn::JobKey> found;
+  if (jobs.empty()) return found;
+  std::map<std::string, spawn::JobKey> sockets;
+  std::multimap<uid_t, std::pair<std::string, spawn::JobKey>> cgroups;
+  for (const spawn::JobKey& job : jobs) {
+    const std::string name = absl::StrCat(job.job_id, ".", job.attempt);
+    for (const char* folder : {kJobs, kHidden}) {
+      sockets.emplace(absl::StrCat(folder, "/", name, ".", job.uid, "/", kSocket), job);
+    }
+    cgroups.emplace(job.uid, std::pair(absl::StrCat("/u", job.uid, "/", name, "/"), job));
   }
-  const std::string cgroup = absl::StrCat("/u", job.uid, "/", name, "/");
+
+  const bool listed = ForEachSocket([&](absl::string_view path, std::optional<uid_t> maker) {
+    const auto socket = sockets.find(EndOfPath(path));
+    if (socket == sockets.end()) return;
+    const spawn::JobKey& job = socket->second;
+    if (!maker || *maker == 0 || *maker == job.uid) found.insert(job);
+  });
+  if (!listed) {
+    const auto list = os::ReadSmallFile("/proc/net/unix", kMostSockets);
+    for (const auto& [end, job] : sockets) {
+      if (list.ok() && absl::StrContains(*list, absl::StrCat(end, "\n"))) found.insert(job);
+    }
+  }
+
   std::unique_ptr<DIR, int (*)(DIR*)> processes(opendir("/proc"), closedir);
   while (const dirent* entry = processes == nullptr ? nullptr : readdir(processes.get())) {
-    if (!absl::ascii_isdigit(static_cast<unsigned char>(entry->d_name[0]))) continue;
+    struct stat owner {};
+    if (!absl::ascii_isdigit(static_cast<unsigned char>(entry->d_name[0])) ||
+        fstatat(dirfd(processes.get()), entry->d_name, &owner, 0) != 0) {
+      continue;
+    }
+    const auto [first, end] = cgroups.equal_range(owner.st_uid);
+    if (first == end) continue;
     const auto of = os::ReadSmallFile(absl::StrCat("/proc/", entry->d_name, "/cgroup"));
-    if (of.ok() && absl::StrContains(*of, cgroup)) return true;
+    for (auto each = first; of.ok() && each != end; ++each) {
+      const auto& [cgroup, job] = each->second;
+      if (absl::StrContains(*of, cgroup)) found.insert(job);
+    }
   }
-  return false;
+  return found;
 }
 
 absl::StatusOr<os::UniqueFd> JobDirectory::Connect() const {

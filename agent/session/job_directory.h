@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -33,7 +34,9 @@ class JobDirectory {
                                                  const spawn::JobKey& job);
   absl::Status Show();
   // Those of MakeHidden whose shepherds are gone.
-  static void RemoveHidden(const std::string& state);
+  static void RemoveHidden(const std::string& state) { RemoveDead(ListHidden(state)); }
+  // Of these, those whose shepherds are gone. As FindShepherds.
+  static void RemoveDead(const std::vector<JobDirectory>& directories);
   // Those that are there: of jobs that run, or that a reboot or a crash has left.
   static std::vector<JobDirectory> List(const std::string& state);
 
@@ -48,9 +51,10 @@ class JobDirectory {
   absl::Status Write(const v1::JobRecord& record) const;
   // NOT_FOUND, DATA_LOSS: there is none, or it is damaged. Else it may be readable another time.
   absl::StatusOr<v1::JobRecord> Read() const;
-  // Whether its shepherd lives on this node, whichever agent has it: also where we may not enter
-  // that one's folder.
-  static bool HasShepherd(const spawn::JobKey& job);
+  // Of these jobs, those whose shepherds live on this node, whichever agent has them: also where we
+  // may not enter that one's folder. Looks at all unix sockets and processes, once for all jobs.
+  static std::set<spawn::JobKey> FindShepherds(const std::set<spawn::JobKey>& jobs);
+  static bool HasShepherd(const spawn::JobKey& job) { return !FindShepherds({job}).empty(); }
   // To the shepherd that listens there.
   absl::StatusOr<os::UniqueFd> Connect() const;
   void Remove() const;
@@ -59,6 +63,7 @@ class JobDirectory {
   static absl::StatusOr<JobDirectory> MakeIn(const std::string& folder, const spawn::JobKey& job,
                                              bool with_socket);
   static std::vector<JobDirectory> ListIn(const std::string& folder);
+  static std::vector<JobDirectory> ListHidden(const std::string& state);
   std::string Part(size_t number) const;  // of the name; empty: it has no such part
   explicit JobDirectory(std::string path) : path_(std::move(path)) {}
   std::string path_;

@@ -5,8 +5,11 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "agent/session/join_phase.h"
 #include "agent/session/withheld_gpus.h"
 #include "common/base/patience.h"
 #include "common/log/log.h"
@@ -22,8 +25,12 @@ constexpr char kLogsMethod[] = "/dtrain.v1.Agent/Logs";
 constexpr size_t kMostStarting = 128;
 // Jobs of one user here, in whatever state: each takes a handful of the agent's descriptors.
 constexpr size_t kMostOfUser = 1024;
-// Folders that are removed at once: each takes a look at all processes.
+// Folders that are removed at once.
 constexpr size_t kMostRemoved = 8;
+// Looks for shepherds of jobs that are not ours go through all processes of the node. They take no
+// more of the loop's time than this part.
+constexpr int kPartOfLooks = 10;
+constexpr size_t kMostStrangers = 32;  // of one user
 
 }  // namespace
 
@@ -44,7 +51,8 @@ Sessions::Sessions(loop::Loop& loop, Identity self, std::string state_directory,
             if (hello.resume()) return Resume(std::move(stream), peer, hello);
             Open(std::move(stream), peer, std::move(connected), hello);
           },
-          [this] { on_session_ended_(); }) {}
+          [this] { on_session_ended_(); }),
+      look_(loop_) {}
 
 Sessions::~Sessions() = default;
 
@@ -171,20 +179,26 @@ void Sessions::EndEarlier(const v1::Hello& hello, const Owner& owner) {
 // to us, and whose launchers have yet to come.
 void Sessions::RemoveEnded() {
   if (!self_.resumable) return;
-  size_t looked_at = 0;
-  for (const JobDirectory& directory : JobDirectory::List(state_directory_)) {
+  std::vector<JobDirectory> ended;
+  for (JobDirectory& directory : JobDirectory::List(state_directory_)) {
     const bool held = std::any_of(roster_.all().begin(), roster_.all().end(),
                                   [&](const std::unique_ptr<Session>& session) {
                                     return session != nullptr && session->Holds(directory);
                                   });
     if (held) continue;
-    if (++looked_at > kMostRemoved) break;
-    if (!JobDirectory::HasShepherd(directory.key())) directory.Remove();
+    if (ended.size() == kMostRemoved) break;
+    ended.push_back(std::move(directory));
   }
+  JobDirectory::RemoveDead(ended);
 }
 
 void Sessions::Resume(std::shared_ptr<Session::Stream> stream, const auth::Identity& peer,
                       const v1::Hello& hello, bool looked) {
+  if (!IsSound(hello)) {
+    return stream->Finish(absl::InvalidArgumentError(
+        "a Hello without the id of a job, with a lease below 100 ms, or of more than 4096 bytes"));
+  }
+  // An agent on a byte stream has one launcher, which may have it look as often as it likes.
   const auto has_shepherd = [&] {
     return peer.account &&
            JobDirectory::HasShepherd({peer.account->uid, hello.job_id(), hello.attempt()});
@@ -229,14 +243,39 @@ void Sessions::Resume(std::shared_ptr<Session::Stream> stream, const auth::Ident
     stream->Finish(absl::UnavailableError(std::string(decided.message())));
   };
   if (session == nullptr && !looked && AdoptLate(key, after)) return;
-  // Not ours: that it is unknown here says nothing about it.
-  if (has_shepherd()) {
+  AskForShepherd(std::move(stream), key);
+}
+
+// Not ours: that it is unknown here says nothing about it.
+void Sessions::AskForShepherd(std::shared_ptr<Session::Stream> stream, spawn::JobKey job) {
+  const auto same = std::count_if(strangers_.begin(), strangers_.end(),
+                                  [&](const Stranger& each) { return each.job.uid == job.uid; });
+  if (static_cast<size_t>(same) >= kMostStrangers) {
     return stream->Finish(absl::UnavailableError(
-        "the job runs here under another agent, which has not come back yet"));
+        absl::StrCat(kMostStrangers,
+                     " launchers of this user ask for jobs that this agent does "
+                     "not have, as many as may ask at once: ask again")));
   }
-  stream->Finish(absl::NotFoundError(
-      "this agent has no such job (any more): it was restarted before the job began, or has ended "
-      "its workers"));
+  strangers_.push_back({std::move(stream), std::move(job)});
+  if (strangers_.size() > 1) return;
+  if (loop_.Now() >= next_look_) return LookForShepherds();
+  look_.At(next_look_, [this] { LookForShepherds(); });
+}
+
+void Sessions::LookForShepherds() {
+  const TimePoint begin = loop_.Now();
+  std::set<spawn::JobKey> jobs;
+  for (const Stranger& each : strangers_) jobs.insert(each.job);
+  const std::set<spawn::JobKey> living = JobDirectory::FindShepherds(jobs);
+  next_look_ = begin + kPartOfLooks * (loop_.Now() - begin);
+  for (Stranger& each : std::exchange(strangers_, {})) {
+    each.stream->Finish(
+        living.contains(each.job)
+            ? absl::UnavailableError(
+                  "the job runs here under another agent, which has not come back yet")
+            : absl::NotFoundError("this agent has no such job (any more): it was restarted before "
+                                  "the job began, or has ended its workers"));
+  }
 }
 
 bool Sessions::starting() const {

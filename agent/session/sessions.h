@@ -84,6 +84,11 @@ class Sessions {
     std::vector<loop::Task> then = {};  // who came for its session
   };
   using Openings = std::list<Opening>;
+  // A launcher whose job is not ours.
+  struct Stranger {
+    std::shared_ptr<Session::Stream> stream;
+    spawn::JobKey job;
+  };
 
   void Open(std::shared_ptr<Session::Stream> stream, const auth::Identity& peer,
             std::optional<spawn::Connected> connected, const v1::Hello& hello);
@@ -99,6 +104,10 @@ class Sessions {
   // `looked`: for a job that was left to us.
   void Resume(std::shared_ptr<Session::Stream> stream, const auth::Identity& peer,
               const v1::Hello& hello, bool looked = false);
+  // Tells a launcher whether its job, which is not ours, runs here under another agent. The looks
+  // that this needs take a tenth of the loop's time at most: one answers all who asked before it.
+  void AskForShepherd(std::shared_ptr<Session::Stream> stream, spawn::JobKey job);
+  void LookForShepherds();
   // How many of this user's launches have a process here and no job: they have not come to their
   // start, or are over, and their shepherds have yet to end.
   size_t Starting(uid_t uid) const;
@@ -121,6 +130,9 @@ class Sessions {
   Inquiries inquiries_;
   Visitors visitors_;
   Openings openings_;
+  std::vector<Stranger> strangers_;  // until the next look
+  TimePoint next_look_{};            // none before
+  loop::Timer look_;
   size_t farewells_ = 0;
   std::string leaves_;  // why this node does; empty: it does not
   std::map<uid_t, std::shared_ptr<const bool>>

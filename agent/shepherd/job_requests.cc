@@ -40,11 +40,17 @@ void JobRequests::Take(v1::JobRequest request) {
     case v1::JobRequest::kSignal:
       if (const int signal = request.signal().signal(); signal < 1 || signal > SIGRTMAX) {
         return parts_.launcher.Break(absl::StrCat("no signal has the number ", signal));
+      } else if (signal == SIGUSR1 || signal == SIGUSR2) {
+        parts_.workers.PassOn(signal);
+      } else {
+        parts_.workers.Signal(signal);
       }
-      parts_.workers.Signal(request.signal().signal());
       break;
     case v1::JobRequest::kStop:
       handlers_.on_stop(request.stop());
+      break;
+    case v1::JobRequest::kSaving:
+      handlers_.on_saving();
       break;
     case v1::JobRequest::kStdin:
       parts_.workers.TakeStdin(request.stdin());

@@ -33,6 +33,7 @@ class JobRequests {
   struct Handlers {
     absl::AnyInvocable<void(v1::JobPart)> on_part;
     absl::AnyInvocable<void(const v1::StopWorkers&)> on_stop;
+    absl::AnyInvocable<void()> on_saving;  // on another node
   };
 
   JobRequests(Parts parts, Handlers handlers);

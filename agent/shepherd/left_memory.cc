@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/text.h"
 #include "common/os/process_tree.h"
 
 namespace dtrain::shepherd {
@@ -67,17 +68,20 @@ void LeftMemory::Look() {
            others_.contains(each.object);
   });
   if (fresh.empty()) return;
-  std::set<os::SharedMemory> theirs;
+  os::HeldSharedMemory theirs;
   std::set<pid_t> pids;
   for (const os::ProcessInfo& info : sweeper_.Left()) {
-    theirs.merge(os::SharedMemoryOf(info.pid));
+    os::HeldSharedMemory its = os::SharedMemoryOf(info.pid);
+    theirs.mapped.merge(its.mapped);
+    theirs.open.merge(its.open);
     pids.insert(info.pid);
   }
   const size_t known = ours_.size();
   for (const os::NamedSharedMemory& each : fresh) {
     const bool is_ours =
-        each.object.is_segment ? pids.contains(each.maker) : theirs.contains(each.object);
+        each.object.is_segment ? pids.contains(each.maker) : theirs.mapped.contains(each.object);
     (is_ours ? ours_ : others_).insert(each.object);
+    if (theirs.open.contains(each.object)) files_.insert(each.object);
   }
   if (ours_.size() != known) record_.Write(ours_);
 }
@@ -102,14 +106,19 @@ void LeftMemory::End() {
   if (!std::exchange(begun_, false)) return;
   watch_.reset();
   timer_.Cancel();
-  if (ours_.empty()) return;
+  if (ours_.empty() && files_.empty()) return;
   const uid_t user = geteuid();
   record_.Write({});  // not to be read as another's
   records_ = os::ReadSharedMemoryRecords(user);
-  std::vector<os::NamedSharedMemory> removed, left;
+  std::vector<os::NamedSharedMemory> removed, left, files;
   std::set<os::SharedMemory> keep;
   for (const os::NamedSharedMemory& each : os::ListSharedMemory(user)) {
-    if (!ours_.contains(each.object) || HasClaim(each.object)) continue;
+    const bool is_ours = ours_.contains(each.object);
+    if ((!is_ours && !files_.contains(each.object)) || HasClaim(each.object)) continue;
+    if (!is_ours) {
+      if (os::UseOf(each, user) == os::SharedMemoryUse::kNobody) files.push_back(each);
+      continue;
+    }
     const os::SharedMemoryUse use = killed_ ? os::RemoveUnused(each, user) : os::UseOf(each, user);
     if (use == os::SharedMemoryUse::kGone) continue;
     if (use == os::SharedMemoryUse::kNobody) (killed_ ? removed : left).push_back(each);
@@ -123,6 +132,12 @@ void LeftMemory::End() {
   if (!left.empty()) {
     launcher_.Warn(absl::StrCat("left in /dev/shm: ", os::Describe(left),
                                 ", nobody uses them; dtrain-agent reap removes them"));
+  }
+  if (!files.empty()) {
+    launcher_.Warn(absl::StrCat("left in /dev/shm: ", os::Describe(files),
+                                ", which ranks had open as files (", Escape(files.front().name, 64),
+                                files.size() > 1 ? ", ..." : "",
+                                "); dtrain does not remove files"));
   }
 }
 

@@ -16,7 +16,8 @@
 namespace dtrain::shepherd {
 
 // Shared memory with a name that the job's processes have made and not removed (ADR 56). An object
-// is theirs if it was not there before them, and one of them was seen to have it. Loop thread.
+// is theirs if it was not there before them, and one of them was seen to have it mapped. One that
+// was only open is a file, such as a checkpoint: it is told, and never removed. Loop thread.
 class LeftMemory {
  public:
   // All must stay.
@@ -47,7 +48,8 @@ class LeftMemory {
   TimePoint again_at_{};
   std::set<os::SharedMemory> before_;  // when the job began
   std::set<os::SharedMemory> ours_;
-  std::set<os::SharedMemory> others_;              // new, but nobody of the job had it
+  std::set<os::SharedMemory> others_;              // new, but nobody of the job had it mapped
+  std::set<os::SharedMemory> files_;               // of all seen, those that the job had open
   std::vector<os::RecordedSharedMemory> records_;  // of other jobs, at the end
 };
 

@@ -55,6 +55,16 @@ std::string Seconds(Duration time) {
   return absl::StrCat(std::chrono::round<std::chrono::seconds>(time).count(), " s");
 }
 
+// Adds what a process has open for writing, up to kMostFiles in all.
+void AddFiles(pid_t pid, std::vector<std::string>& files) {
+  if (files.size() == kMostFiles) return;
+  for (const os::FileBeingWritten& file : os::FilesBeingWritten(pid, kMostFiles)) {
+    std::string name = Escape(file.path, 256);
+    const bool known = std::find(files.begin(), files.end(), name) != files.end();
+    if (!known && files.size() < kMostFiles) files.push_back(std::move(name));
+  }
+}
+
 // "/ckpt/a.pt (212 MB in the last 5 s), as 2 more do"; empty: nothing is written.
 std::string Written(const std::vector<SaveWatch::Save>& saves) {
   if (saves.empty()) return "";
@@ -176,7 +186,8 @@ void Offspring::TellWaiting(const std::vector<SaveWatch::Save>& saves, TimePoint
           : absl::StrCat(living > 0 ? " and still writes " : ", which still writes ", written),
       "; KILL follows in ", Seconds((written.empty() ? kill_at : limit) - now),
       written.empty() ? " (--grace)" : " at the latest (--grace-limit)",
-      cancelled ? "; Ctrl-C again kills it now" : "; Ctrl-C twice kills it now"));
+      cancelled ? "; Ctrl-C or dtrain stop again kills it now"
+                : "; Ctrl-C or dtrain stop twice kills it now"));
 }
 
 void Offspring::TellKilledWorkers(absl::string_view flag) {
@@ -192,13 +203,7 @@ void Offspring::TellKilledWorkers(absl::string_view flag) {
     }
     names.push_back(absl::StrCat("rank ", worker->rank(), ", ", NameOf(worker->pid())));
     for (const os::ProcessInfo& info : all) {
-      if (files.size() == kMostFiles) break;
-      if (info.group != worker->pid()) continue;
-      for (const os::FileBeingWritten& file : os::FilesBeingWritten(info.pid, kMostFiles)) {
-        std::string name = Escape(file.path, 256);
-        const bool known = std::find(files.begin(), files.end(), name) != files.end();
-        if (!known && files.size() < kMostFiles) files.push_back(std::move(name));
-      }
+      if (info.group == worker->pid()) AddFiles(info.pid, files);
     }
   }
   if (names.empty()) return;
@@ -212,11 +217,28 @@ void Offspring::TellKilledWorkers(absl::string_view flag) {
 }
 
 void Offspring::TellKilledRest(absl::string_view flag) {
-  const std::vector<pid_t> rest = PidsOf(sweeper_.Left());
+  const std::vector<os::ProcessInfo> rest = sweeper_.Left();
   if (rest.empty()) return;
-  launcher_.Warn(absl::StrCat("killed what the ranks here had left running: ", NamesOf(rest), ", ",
-                              Seconds(loop_.Now() - begun_), " after the last of them had ended; ",
-                              flag, " gives more time"));
+  std::vector<std::string> names;
+  std::vector<std::string> files;
+  for (const os::ProcessInfo& info : rest) {
+    AddFiles(info.pid, files);
+    if (names.size() == kMostKinNamed) continue;
+    names.push_back(NameOf(info.pid));
+    for (const auto& worker : workers_.all()) {
+      // The group outlives its leader.
+      if (worker->pid() != info.group) continue;
+      absl::StrAppend(&names.back(), " of rank ", worker->rank());
+      break;
+    }
+  }
+  const size_t more = rest.size() - names.size();
+  launcher_.Warn(absl::StrCat(
+      "killed what the ranks here had left running: ", absl::StrJoin(names, ", "),
+      more > 0 ? absl::StrCat(" and ", more, " more") : "", ", ", Seconds(loop_.Now() - begun_),
+      " after the last of them had ended",
+      files.empty() ? "" : absl::StrCat("; open for writing: ", absl::StrJoin(files, ", ")), "; ",
+      flag, " gives more time"));
 }
 
 }  // namespace dtrain::shepherd

@@ -46,7 +46,7 @@ class Offspring {
   // Before they are killed: which workers have not ended, how long they had, and what they write.
   // `flag` gives more time.
   void TellKilledWorkers(absl::string_view flag);
-  // Likewise, which processes the workers have left running.
+  // Likewise, which processes the workers have left running, and what those write.
   void TellKilledRest(absl::string_view flag);
 
  private:

@@ -54,7 +54,6 @@ void SaveWatch::Look() {
     saves.push_back({info.pid, info.parent, bytes, files.empty() ? "" : files.front().path});
   }
   std::erase_if(seen_, [this](const auto& each) { return each.second.look != look_; });
-  seen_saves_ = !saves.empty();
   on_look_(saves);
   if (on_) timer_.After(kWindow / kLooks, [this] { Look(); });
 }

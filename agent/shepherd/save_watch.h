@@ -40,8 +40,6 @@ class SaveWatch {
 
   void Begin();  // again: goes on
   void End();
-  // The last look has seen some.
-  bool seen() const { return seen_saves_; }
 
  private:
   using Name = std::pair<pid_t, uint64_t>;  // of a process, for good
@@ -59,7 +57,6 @@ class SaveWatch {
   OnLook on_look_;
   loop::Timer timer_;
   bool on_ = false;
-  bool seen_saves_ = false;
   std::map<Name, Seen> seen_;
   size_t look_ = 0;
 };

@@ -66,7 +66,8 @@ Shepherd::Shepherd(loop::Loop& loop, std::string program, Agent agent)
                    if (stop.all_ended()) return LetEnd();
                    OnStop({std::chrono::milliseconds(stop.grace_ms()), stop.cancelled(),
                            std::chrono::milliseconds(part_.grace_limit_ms())});
-                 }}),
+                 },
+                 [this] { OnSavingElsewhere(); }}),
       deadline_(loop),
       signals_(loop, {SIGCHLD, SIGTERM, SIGINT, SIGHUP}, [this](int signal) { OnSignal(signal); }) {
 }
@@ -147,6 +148,14 @@ void Shepherd::OnStop(const StopAsked& stop) {
   LetEnd();
 }
 
+// In other states no grace runs.
+void Shepherd::OnSavingElsewhere() {
+  const State state = core_.state();
+  if (state == State::kStopping || state == State::kLingering || state == State::kHurrying) {
+    Feed(Wrote{});
+  }
+}
+
 // It may be gone, or its agent stand still. The agent, if it runs, knows that as well.
 void Shepherd::OnSilent(Duration silence) {
   log::Warn(absl::StrCat("nothing was heard of the launcher for ",
@@ -210,7 +219,7 @@ void Shepherd::OnWorkerEnded(Worker& worker, const os::ExitStatus& of_process) {
   servers_.CatchUp();
   if (reported_started_) {
     v1::JobEvent event;
-    *event.mutable_exit() = exits_.Of(worker, status, core_.stop_asked());
+    *event.mutable_exit() = exits_.Of(worker, status, core_);
     if (!core_.stop_asked()) {
       event.mutable_exit()->set_world(
           std::max(pmi_.WorldOf(worker.rank()), servers_.WorldOf(worker.rank())));
@@ -360,19 +369,21 @@ void Shepherd::AwaitRest() {
   if (core_.state() == State::kLingering) saves_.Begin();
 }
 
-void Shepherd::OnSaves(const std::vector<SaveWatch::Save>& saves) {
+void Shepherd::OnSaves(std::vector<SaveWatch::Save> saves) {
   if (!saves.empty()) {
     Feed(Wrote{});
     v1::JobEvent event;
     event.mutable_saving();
     launcher_.Send(event);
   }
+  // Writing that gains no time is not mentioned: --grace alone decides.
+  if (!core_.may_grow()) saves.clear();
   offspring_.TellWaiting(saves, core_.kill_at(), core_.limit_at(), core_.cancelled());
 }
 
 // What would have given more time.
 absl::string_view Shepherd::GraceFlag() const {
-  return saves_.seen() ? "--grace-limit" : "--grace";
+  return core_.at_limit() ? "--grace-limit" : "--grace";
 }
 
 void Shepherd::Sweep() {

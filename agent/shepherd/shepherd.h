@@ -56,6 +56,7 @@ class Shepherd {
   void OnReleased();
   void OnStart(v1::JobPart part);
   void OnStop(const StopAsked& stop);
+  void OnSavingElsewhere();
   void OnSilent(Duration silence);
   void OnAgentLost();
   void OnSignal(int signal);
@@ -70,7 +71,7 @@ class Shepherd {
   void SpawnAll();
   std::optional<v1::NodeFailure> StartWorkers();  // why not
   absl::string_view GraceFlag() const;
-  void OnSaves(const std::vector<SaveWatch::Save>& saves);
+  void OnSaves(std::vector<SaveWatch::Save> saves);
   void AwaitRest();
   void Sweep();
   void ReportStarted();

@@ -192,13 +192,19 @@ absl::StatusOr<std::vector<Action>> ShepherdCore::OnEvent(TimePoint now, const E
     const auto* asked = std::get_if<StopAsked>(&event);
     const Duration grace = asked != nullptr ? asked->grace : own_grace_;
     if (row->to == State::kStopping) kill_at_ = std::min(kill_at_, now + grace);
-    const Duration limit = asked != nullptr ? asked->limit : Duration::zero();
-    limit_at_ = std::min(limit_at_, now + std::max(grace, limit));
+    Limit(now, grace, asked != nullptr ? asked->limit : Duration::zero());
   } else if (input == I::kWrote) {
     kill_at_ = std::max(kill_at_, std::min(now + kAfterWriting, limit_at_));
   }
   Enter(now, row->to);
   return row->actions;
+}
+
+void ShepherdCore::Limit(TimePoint now, Duration grace, Duration limit) {
+  const TimePoint at = now + std::max(grace, limit);
+  if (at >= limit_at_) return;
+  limit_at_ = at;
+  may_grow_ = limit > grace;
 }
 
 void ShepherdCore::Enter(TimePoint now, State state) {
@@ -211,7 +217,7 @@ void ShepherdCore::Enter(TimePoint now, State state) {
     case State::kLingering: {
       if (kill_at_ == kNever) {
         kill_at_ = now + own_grace_;
-        limit_at_ = std::min(limit_at_, now + std::max(own_grace_, own_limit_));
+        Limit(now, own_grace_, own_limit_);
       }
       const Duration left = std::max(kill_at_ - now, Duration::zero());
       deadline_ = kill_at_ - std::min(kLastCall, left / 4);

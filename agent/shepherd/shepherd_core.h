@@ -58,7 +58,7 @@ struct StopAsked {
 };
 struct AgentGone {};  // or a signal that ends the shepherd
 struct WorkerEnded {};
-struct Wrote {};        // a process of the job has just written much to files
+struct Wrote {};        // a process of the job, on whatever node, has just written much to files
 struct NothingLeft {};  // of the processes that workers have started
 struct Swept {};
 struct Drained {};
@@ -93,6 +93,10 @@ class ShepherdCore {
   // The end of the grace as it is now, and of what it can grow to.
   TimePoint kill_at() const { return kill_at_; }
   TimePoint limit_at() const { return limit_at_; }
+  // The limit is above the grace, which grows while processes write.
+  bool may_grow() const { return may_grow_; }
+  // It has grown to the limit.
+  bool at_limit() const { return may_grow_ && kill_at_ >= limit_at_; }
   State state() const { return state_; }
   size_t live_workers() const { return live_; }
   // Somebody waits for the end.
@@ -103,11 +107,13 @@ class ShepherdCore {
 
  private:
   void Enter(TimePoint now, State state);
+  void Limit(TimePoint now, Duration grace, Duration limit);
 
   State state_ = State::kWaiting;
   TimePoint deadline_ = kNever;
   TimePoint kill_at_ = kNever;  // of a stop, or after the last worker's end
   TimePoint limit_at_ = kNever;
+  bool may_grow_ = false;
   bool cancelled_ = false;
   size_t live_ = 0;
   Duration own_grace_{}, own_limit_{};

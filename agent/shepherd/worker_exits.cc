@@ -19,7 +19,7 @@ constexpr size_t kMostWordsKept = 16 << 20;
 }  // namespace
 
 v1::WorkerExit WorkerExits::Of(const Worker& worker, const os::ExitStatus& status,
-                               bool told_to_stop) {
+                               const ShepherdCore& core) {
   v1::WorkerExit exit;
   exit.set_rank(worker.rank());
   exit.set_pid(static_cast<uint32_t>(worker.pid()));
@@ -28,9 +28,14 @@ v1::WorkerExit WorkerExits::Of(const Worker& worker, const os::ExitStatus& statu
   exit.set_core_dumped(status.core_dumped);
   exit.set_unix_nanos(absl::GetCurrentTimeNanos());
   exit.set_monotonic_nanos(std::chrono::nanoseconds(loop_.Now() - workers_.started_at()).count());
-  exit.set_told_to_stop(told_to_stop);
   aborts_.AddTo(exit);
-  if (status.signal == SIGKILL && !told_to_stop) cgroup_.ExplainKill(exit);
+  // During the grace we send SIGTERM, and SIGKILL only to ranks that abort. Any other SIGKILL is
+  // the kernel's (out of memory) or a user's, and may be why we were told to stop: a large process
+  // closes its connections well before it can be reaped.
+  const bool killed_by_others =
+      status.signal == SIGKILL && core.state() == State::kStopping && !exit.aborted();
+  exit.set_told_to_stop(core.stop_asked() && !killed_by_others);
+  if (status.signal == SIGKILL && !exit.told_to_stop()) cgroup_.ExplainKill(exit);
   const bool failed = status.code != 0 || status.signal != 0;
   if (failed && launcher_.room() > kLittleRoom) AddLastWords(worker, exit);
   return exit;

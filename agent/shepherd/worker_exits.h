@@ -7,6 +7,7 @@
 #include "agent/shepherd/aborts.h"
 #include "agent/shepherd/job_cgroup.h"
 #include "agent/shepherd/launcher_line.h"
+#include "agent/shepherd/shepherd_core.h"
 #include "agent/shepherd/worker_scratch.h"
 #include "agent/shepherd/workers.h"
 #include "common/loop/loop.h"
@@ -28,7 +29,7 @@ class WorkerExits {
         scratch_(scratch),
         launcher_(launcher) {}
 
-  v1::WorkerExit Of(const Worker& worker, const os::ExitStatus& status, bool told_to_stop);
+  v1::WorkerExit Of(const Worker& worker, const os::ExitStatus& status, const ShepherdCore& core);
   void Say(const v1::JobEvent& exit);
   // All of them, to a launcher that has not heard them.
   void SayAgain();

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/shepherd/workers.h"
 
+#include <signal.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <unordered_map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -13,11 +15,20 @@
 #include "agent/shepherd/worker_env.h"
 #include "common/base/exit_code.h"
 #include "common/base/programs.h"
+#include "common/os/process_facts.h"
 #include "common/os/process_tree.h"
 #include "common/os/scratch_folder.h"
 #include "common/os/spawn.h"
 
 namespace dtrain::shepherd {
+namespace {
+
+// With a trap on EXIT, bash has a handler for each signal that would end it, and ends.
+bool ActsOn(pid_t pid, int signal) {
+  return os::Catches(pid, signal) && !(os::IsShell(pid) && os::Catches(pid, SIGVTALRM));
+}
+
+}  // namespace
 
 Workers::Workers(loop::Loop& loop, LauncherLine& launcher, OnGrown on_grown)
     : loop_(loop), launcher_(launcher) {
@@ -135,6 +146,41 @@ v1::Started Workers::Started() const {
 
 void Workers::Signal(int signal) {
   for (const auto& worker : workers_) worker->Signal(signal);
+}
+
+void Workers::PassOn(int signal) {
+  std::unordered_map<pid_t, std::vector<os::ProcessInfo>> acting;  // by worker
+  for (const auto& worker : workers_) {
+    if (!worker->ended()) acting.try_emplace(worker->pid());
+  }
+  struct Place {
+    pid_t worker = 0;
+    bool acts = false;  // it, or one above
+  };
+  std::unordered_map<pid_t, Place> places;
+  for (const os::ProcessInfo& info : os::Descendants(getpid())) {
+    // Parents are listed first. An orphan may still be of the group.
+    Place place{acting.contains(info.pid) ? info.pid : info.group, false};
+    if (const auto parent = places.find(info.parent); parent != places.end()) {
+      place = parent->second;
+    }
+    if (!acting.contains(place.worker)) continue;
+    // To those in other groups (torchrun's workers) a launcher that acts passes it on itself.
+    if ((info.group == place.worker || !place.acts) && ActsOn(info.pid, signal)) {
+      acting[place.worker].push_back(info);
+      place.acts = true;
+    }
+    places.emplace(info.pid, place);
+  }
+  for (const auto& worker : workers_) {
+    if (worker->ended()) continue;
+    const std::vector<os::ProcessInfo>& those = acting[worker->pid()];
+    if (those.empty()) {
+      worker->Signal(signal);
+    } else {
+      os::Signal(those, signal);
+    }
+  }
 }
 
 void Workers::TakeStdin(const v1::StdinData& data) {

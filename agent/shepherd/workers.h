@@ -54,6 +54,9 @@ class Workers {
   v1::Started Started() const;
 
   void Signal(int signal);
+  // To the processes of each worker that have a handler: its helpers and shells would die of it. If
+  // none has one, to all of its process group.
+  void PassOn(int signal);
   void TakeStdin(const v1::StdinData& data);
 
  private:

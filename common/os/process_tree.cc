@@ -73,12 +73,14 @@ std::optional<ProcessInfo> FindProcess(pid_t pid) {
       absl::StrSplit(absl::string_view(*text).substr(name_end + 2), ' ');
   ProcessInfo info;
   info.pid = pid;
+  uint64_t threads = 0;
   if (fields.size() < 20 || fields[0].empty() || !absl::SimpleAtoi(fields[1], &info.parent) ||
       !absl::SimpleAtoi(fields[2], &info.group) || !absl::SimpleAtoi(fields[3], &info.session) ||
-      !absl::SimpleAtoi(fields[19], &info.start_time)) {
+      !absl::SimpleAtoi(fields[17], &threads) || !absl::SimpleAtoi(fields[19], &info.start_time)) {
     return std::nullopt;
   }
-  info.state = fields[0][0];
+  // The state is the main thread's: others may run on, or hang in the kernel.
+  if (fields[0][0] != 'Z' || threads <= 1) info.state = fields[0][0];
   return info;
 }
 

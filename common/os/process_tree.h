@@ -20,7 +20,8 @@ absl::Status BecomeSubreaper();
 struct ProcessInfo {
   pid_t pid = 0;
   uint64_t start_time = 0;  // with the pid, names a process for good
-  char state = '?';         // 'D': in an uninterruptible wait, 'Z': ended, not reaped
+  char state = '?';         // 'D': in an uninterruptible wait, 'Z': ended, not reaped;
+                            // '?' also of one whose main thread alone has ended
   pid_t parent = 0;
   pid_t group = 0;
   pid_t session = 0;

@@ -13,6 +13,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <map>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -33,7 +34,12 @@ namespace {
 constexpr size_t kMostEntries = 100000;   // of a folder that anybody fills
 constexpr size_t kMostMaps = 64 << 20;    // bytes of /proc/PID/maps
 constexpr size_t kMostOpenFiles = 65536;  // of a process
-constexpr size_t kMostRecord = 1 << 20;
+constexpr size_t kMostRecord = 64 << 10;  // bytes; an object takes 16 or so
+// Of one user. Others have a share of their own.
+constexpr size_t kMostRecords = 64;
+constexpr size_t kMostObjects = 4096;
+// One user can be many, in a user namespace.
+constexpr size_t kMostOwners = 256;
 constexpr char kRecordPrefix[] = "dtrain-left.";
 constexpr char kSegments[] = "/proc/sysvipc/shm";
 
@@ -59,39 +65,39 @@ bool IsIt(const struct stat& status, const NamedSharedMemory& named, uid_t owner
 }
 
 // "key shmid perms size cpid lpid nattch uid gid cuid cgid atime dtime ctime rss swap"
-struct Segment {
-  NamedSharedMemory named;
-  uint64_t attached = 0;
-};
-std::vector<Segment> SegmentsOf(uid_t owner) {
-  std::vector<Segment> out;
+std::vector<NamedSharedMemory> SegmentsOf(std::optional<uid_t> owner) {
+  std::vector<NamedSharedMemory> out;
   const auto text = ReadSmallFile(kSegments, 16 << 20);
   if (!text.ok()) return out;
   for (const absl::string_view line : absl::StrSplit(*text, '\n')) {
     const std::vector<absl::string_view> words = absl::StrSplit(line, ' ', absl::SkipEmpty());
-    Segment segment;
-    uint64_t user = 0, creator = 0, resident = 0;
-    segment.named.object.is_segment = true;
-    if (words.size() < 15 || !absl::SimpleAtoi(words[1], &segment.named.object.number) ||
-        !absl::SimpleAtoi(words[4], &segment.named.maker) ||
-        !absl::SimpleAtoi(words[6], &segment.attached) || !absl::SimpleAtoi(words[7], &user) ||
-        !absl::SimpleAtoi(words[9], &creator) ||
-        !absl::SimpleAtoi(words[13], &segment.named.object.place) ||
-        !absl::SimpleAtoi(words[14], &resident)) {
+    NamedSharedMemory segment;
+    uid_t creator = 0;
+    segment.object.is_segment = true;
+    if (words.size() < 15 || !absl::SimpleAtoi(words[1], &segment.object.number) ||
+        !absl::SimpleAtoi(words[4], &segment.maker) ||
+        !absl::SimpleAtoi(words[7], &segment.owner) || !absl::SimpleAtoi(words[9], &creator) ||
+        !absl::SimpleAtoi(words[13], &segment.object.place) ||
+        !absl::SimpleAtoi(words[14], &segment.bytes)) {
       continue;
     }
-    segment.named.bytes = resident;
-    if (user == owner && creator == owner) out.push_back(std::move(segment));
+    if (segment.owner != creator || (owner && segment.owner != *owner)) continue;
+    out.push_back(std::move(segment));
   }
   return out;
 }
 
+// Asked for by its id: a user's segments are many, and the list of all is read for each otherwise.
 SharedMemoryUse UseOfSegment(const NamedSharedMemory& named, uid_t owner) {
-  for (const Segment& segment : SegmentsOf(owner)) {
-    if (segment.named.object != named.object) continue;
-    return segment.attached == 0 ? SharedMemoryUse::kNobody : SharedMemoryUse::kSomebody;
+  shmid_ds status;
+  if (shmctl(static_cast<int>(named.object.number), IPC_STAT, &status) != 0) {
+    return errno == EACCES ? SharedMemoryUse::kSomebody : SharedMemoryUse::kGone;
   }
-  return SharedMemoryUse::kGone;
+  if (status.shm_perm.uid != owner || status.shm_perm.cuid != owner ||
+      static_cast<uint64_t>(status.shm_ctime) != named.object.place) {
+    return SharedMemoryUse::kGone;
+  }
+  return status.shm_nattch == 0 ? SharedMemoryUse::kNobody : SharedMemoryUse::kSomebody;
 }
 
 // A write lease is only given to who is the only one that has the file open, and a mapping keeps it
@@ -127,19 +133,28 @@ std::string RecordName(const std::string& mark) {
   return absl::StrCat(kRecordPrefix, words[0], ".", words.size() > 1 ? words[1] : "0");
 }
 
-std::optional<RecordedSharedMemory> ReadRecord(int folder, const char* name, uid_t owner) {
+// Ours have one name: a record with thousands would be read for each.
+bool MayBeRecord(const struct stat& status) {
+  return S_ISREG(status.st_mode) && status.st_nlink == 1 &&
+         static_cast<uint64_t>(status.st_size) <= kMostRecord;
+}
+
+// Absent also of one with more than `most` objects.
+std::optional<RecordedSharedMemory> ReadRecord(int folder, const char* name, uid_t owner,
+                                               size_t most) {
   const UniqueFd fd(
       openat(folder, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
   struct stat status;
-  if (!fd || fstat(fd.get(), &status) != 0 || !S_ISREG(status.st_mode)) return std::nullopt;
-  if (owner != 0 && status.st_uid != owner) return std::nullopt;
+  if (!fd || fstat(fd.get(), &status) != 0 || !MayBeRecord(status) || status.st_uid != owner) {
+    return std::nullopt;
+  }
   const auto text = ReadToEnd(fd.get(), name, kMostRecord);
   if (!text.ok()) return std::nullopt;
   RecordedSharedMemory record;
   record.path = absl::StrCat(kSharedMemoryFolder, "/", name);
   record.owner = status.st_uid;
   std::vector<absl::string_view> lines = absl::StrSplit(*text, '\n', absl::SkipEmpty());
-  if (lines.empty()) return std::nullopt;
+  if (lines.empty() || lines.size() - 1 > most) return std::nullopt;
   // Of another PID namespace nobody can tell.
   const std::vector<std::string> first = absl::StrSplit(lines[0], ' ');
   record.lives = first.size() != 2 || first[1] != PidNamespace() || Lives(first[0]);
@@ -159,7 +174,7 @@ std::optional<RecordedSharedMemory> ReadRecord(int folder, const char* name, uid
 
 }  // namespace
 
-std::vector<NamedSharedMemory> ListSharedMemory(uid_t owner) {
+std::vector<NamedSharedMemory> ListSharedMemory(std::optional<uid_t> owner) {
   std::vector<NamedSharedMemory> out;
   const Folder folder = OpenFolder(kSharedMemoryFolder);
   size_t entries = 0;
@@ -167,18 +182,19 @@ std::vector<NamedSharedMemory> ListSharedMemory(uid_t owner) {
     if (++entries > kMostEntries) break;
     if (absl::StartsWith(entry->d_name, kRecordPrefix)) continue;
     const auto status = StatOf(dirfd(folder.get()), entry->d_name);
-    if (!status || status->st_uid != owner) continue;
+    if (!status || (owner && status->st_uid != *owner)) continue;
     out.push_back({{false, status->st_dev, status->st_ino},
                    entry->d_name,
                    static_cast<uint64_t>(status->st_blocks) * 512,
-                   0});
+                   0,
+                   status->st_uid});
   }
-  for (Segment& segment : SegmentsOf(owner)) out.push_back(std::move(segment.named));
+  for (NamedSharedMemory& segment : SegmentsOf(owner)) out.push_back(std::move(segment));
   return out;
 }
 
-std::set<SharedMemory> SharedMemoryOf(pid_t pid) {
-  std::set<SharedMemory> out;
+HeldSharedMemory SharedMemoryOf(pid_t pid) {
+  HeldSharedMemory held;
   const std::string process = absl::StrCat("/proc/", pid);
   const std::string prefix = absl::StrCat(kSharedMemoryFolder, "/");
   if (const auto maps = ReadSmallFile(process + "/maps", kMostMaps); maps.ok()) {
@@ -193,7 +209,7 @@ std::set<SharedMemory> SharedMemoryOf(pid_t pid) {
       uint64_t major = 0, minor = 0, inode = 0;
       if (device.size() == 2 && absl::SimpleHexAtoi(device[0], &major) &&
           absl::SimpleHexAtoi(device[1], &minor) && absl::SimpleAtoi(words[4], &inode)) {
-        out.insert(
+        held.mapped.insert(
             {false, makedev(static_cast<unsigned>(major), static_cast<unsigned>(minor)), inode});
       }
     }
@@ -209,10 +225,10 @@ std::set<SharedMemory> SharedMemoryOf(pid_t pid) {
     if (n < 0 || absl::string_view(target, static_cast<size_t>(n)) != prefix) continue;
     struct stat status;
     if (fstatat(fd, entry->d_name, &status, 0) == 0 && S_ISREG(status.st_mode)) {
-      out.insert({false, status.st_dev, status.st_ino});
+      held.open.insert({false, status.st_dev, status.st_ino});
     }
   }
-  return out;
+  return held;
 }
 
 SharedMemoryUse UseOf(const NamedSharedMemory& named, uid_t owner) {
@@ -262,11 +278,14 @@ void SharedMemoryRecord::Write(const std::set<SharedMemory>& objects) const {
   (void)unlink(path_.c_str());
   if (objects.empty()) return;
   std::string text = absl::StrCat(mark_, " ", PidNamespace(), "\n");
-  for (const SharedMemory& object : objects) {
-    absl::StrAppend(&text, object.is_segment ? "segment " : "file ", object.place, " ",
-                    object.number, "\n");
+  // The newest have the greatest numbers. Of more than fit, most are gone by now.
+  size_t count = 0;
+  for (auto object = objects.rbegin(); object != objects.rend(); ++object) {
+    const std::string line = absl::StrCat(object->is_segment ? "segment " : "file ", object->place,
+                                          " ", object->number, "\n");
+    if (++count > kMostObjects || text.size() + line.size() > kMostRecord) break;
+    text += line;
   }
-  if (text.size() > kMostRecord) return;
   const UniqueFd fd(
       open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
   if (fd && write(fd.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size())) {
@@ -274,16 +293,29 @@ void SharedMemoryRecord::Write(const std::set<SharedMemory>& objects) const {
   }
 }
 
-std::vector<RecordedSharedMemory> ReadSharedMemoryRecords(uid_t owner) {
+std::vector<RecordedSharedMemory> ReadSharedMemoryRecords(std::optional<uid_t> owner) {
+  struct Share {
+    size_t records = kMostRecords;
+    size_t objects = kMostObjects;
+  };
+  std::map<uid_t, Share> shares;
   std::vector<RecordedSharedMemory> out;
   const Folder folder = OpenFolder(kSharedMemoryFolder);
   size_t entries = 0;
   while (const dirent* entry = folder ? readdir(folder.get()) : nullptr) {
     if (++entries > kMostEntries) break;
     if (!absl::StartsWith(entry->d_name, kRecordPrefix)) continue;
-    if (auto record = ReadRecord(dirfd(folder.get()), entry->d_name, owner)) {
-      out.push_back(*std::move(record));
-    }
+    const auto status = StatOf(dirfd(folder.get()), entry->d_name);
+    if (!status || !MayBeRecord(*status) || (owner && status->st_uid != *owner)) continue;
+    const uid_t uid = status->st_uid;
+    if (shares.size() == kMostOwners && !shares.contains(uid)) continue;
+    Share& share = shares[uid];
+    if (share.records == 0) continue;
+    --share.records;
+    auto record = ReadRecord(dirfd(folder.get()), entry->d_name, uid, share.objects);
+    if (!record) continue;
+    share.objects -= record->objects.size();
+    out.push_back(*std::move(record));
   }
   return out;
 }

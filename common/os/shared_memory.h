@@ -5,6 +5,7 @@
 
 #include <compare>
 #include <cstdint>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -30,14 +31,21 @@ struct NamedSharedMemory {
   std::string name;    // of a file, any bytes
   uint64_t bytes = 0;  // of memory
   pid_t maker = 0;     // of a segment, in this PID namespace
+  uid_t owner = 0;
 };
 
-// Those of one user. Links and what is no regular file are none, and neither are our records.
-std::vector<NamedSharedMemory> ListSharedMemory(uid_t owner);
+// Those of one user, or of all. Links and what is no regular file are none, and neither are our
+// records.
+std::vector<NamedSharedMemory> ListSharedMemory(std::optional<uid_t> owner);
 
-// The files of /dev/shm that a process has mapped or open. Nothing of one that may not be looked
-// at.
-std::set<SharedMemory> SharedMemoryOf(pid_t pid);
+// The files of /dev/shm that a process has mapped or open. Shared memory is mapped by those who use
+// it; what is only open may be a file like any other.
+struct HeldSharedMemory {
+  std::set<SharedMemory> mapped;
+  std::set<SharedMemory> open;
+};
+// Nothing of a process that may not be looked at.
+HeldSharedMemory SharedMemoryOf(pid_t pid);
 
 enum class SharedMemoryUse {
   kNobody,
@@ -60,7 +68,9 @@ class SharedMemoryRecord {
  public:
   // `mark`: os::ProcessMark of the shepherd. Its file is made with the first object.
   explicit SharedMemoryRecord(std::string mark);
-  void Write(const std::set<SharedMemory>& objects) const;  // none: the file is removed
+  // The newest 4096 of them at most. None: the file is removed.
+  void Write(const std::set<SharedMemory>& objects) const;
+
  private:
   const std::string mark_;
   const std::string path_;
@@ -73,7 +83,8 @@ struct RecordedSharedMemory {
   bool lives = false;
   std::set<SharedMemory> objects;
 };
-// Of one user; of all if that is 0.
-std::vector<RecordedSharedMemory> ReadSharedMemoryRecords(uid_t owner);
+// Those of one user, or of all. Anybody can plant files like records: so of one user it reads 64
+// records with 4096 objects in all at most, each record whole or not at all.
+std::vector<RecordedSharedMemory> ReadSharedMemoryRecords(std::optional<uid_t> owner);
 
 }  // namespace dtrain::os

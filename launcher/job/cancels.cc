@@ -2,16 +2,22 @@
 #include "launcher/job/cancels.h"
 
 #include <algorithm>
+#include <chrono>
 #include <csignal>
 #include <string>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/exit_code.h"
 #include "launcher/job/outcome.h"
 
 namespace dtrain::job {
 namespace {
+
+// Stop commands that come closer are one, given in two places. A little longer than the launcher of
+// a detached job may take to write the first one down.
+constexpr Duration kSameStop = std::chrono::seconds(3);
 
 Verdict SignalVerdict(int signal, std::string message) {
   return {.kind = Verdict::Kind::kSignal,
@@ -35,7 +41,7 @@ Cancels::Cancels(const Cluster& cluster, Out& out, const RankWatch& rank_watch, 
 void Cancels::OnSignal(const Event& event) {
   const auto& [signal, from] = std::get<UserSignal>(event);
   if (IsCancel(signal)) {
-    ++count_;
+    cancelled_at_ = std::min(cancelled_at_, cluster_.now());
     // Often because it does not go on.
     const std::string halted = cluster_.state() == State::kRunning ? rank_watch_.HaltedRanks() : "";
     stop_.Cancel(SignalVerdict(
@@ -58,13 +64,14 @@ void Cancels::PassOn(int signal, const std::string& from) {
 }
 
 // The first Ctrl-C of a job that already ends for another reason says that its output is not
-// awaited for ever; one more, that its workers need no grace.
+// awaited for ever; one more, that its workers need no grace. So does `dtrain stop`. Any other
+// SIGTERM may come from a program that repeats it.
 void Cancels::OnSignalStopping(const Event& event) {
-  const int signal = std::get<UserSignal>(event).signal;
-  if (signal == SIGPIPE || (IsCancel(signal) && count_ == 0)) return OnSignal(event);
-  if (!IsCancel(signal)) return;
-  ++count_;
-  if (signal == SIGINT) stop_.KillNow();
+  const auto& [signal, from] = std::get<UserSignal>(event);
+  if (signal == SIGPIPE || (IsCancel(signal) && cancelled_at_ == kNever)) return OnSignal(event);
+  const bool stops_again = signal == SIGTERM && absl::StartsWith(from, kStopCommand) &&
+                           cluster_.now() - cancelled_at_ >= kSameStop;
+  if (signal == SIGINT || stops_again) stop_.KillNow();
 }
 
 void Cancels::OnEndAsked(const Event& event) {
@@ -82,6 +89,7 @@ TimePoint Cancels::NextDeadline() const {
 
 void Cancels::OnDeadline() {
   if (cluster_.now() < NextDeadline()) return;
+  cancelled_at_ = cluster_.now();
   const JobOptions& options = cluster_.options();
   const Duration told = std::max(options.told_time_limit, options.time_limit);
   const std::string where =

@@ -32,7 +32,7 @@ class Cancels {
   const RankWatch& rank_watch_;
   StopPhase& stop_;
   const TimePoint limit_at_;
-  int count_ = 0;  // SIGINT, SIGTERM, SIGHUP seen
+  TimePoint cancelled_at_ = kNever;  // the first of SIGINT, SIGTERM, SIGHUP and the time limit
 };
 
 }  // namespace dtrain::job

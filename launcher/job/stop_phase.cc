@@ -16,6 +16,8 @@ namespace {
 constexpr Duration kKillMargin = std::chrono::seconds(1);
 // A node that still saves says so every half second.
 constexpr Duration kSavingHolds = std::chrono::seconds(5);
+// The others, whose grace each such word extends by two seconds, hear it this often.
+constexpr Duration kPassOnSavingAgain = std::chrono::seconds(1);
 // The kernel may need seconds to tear down a process with much memory or a GPU context. A user who
 // cancelled is not kept longer than this after KILL; with the second above it leaves another one,
 // for goodbyes and the last output, of the five after the grace in which we promise to be gone.
@@ -70,11 +72,23 @@ void StopPhase::Begin() {
 }
 
 // The shepherd knows how long that may go on. Only then the deadlines rise.
-void StopPhase::OnSaving(const Event&) {
+void StopPhase::OnSaving(const Event& event) {
   if (kill_at_ == kNever || cluster_.options().grace_limit <= Duration::zero()) return;
   kill_at_ = std::max(kill_at_, cluster_.now() + kSavingHolds);
   give_up_at_ = std::max(give_up_at_, kill_at_ + (cancelled_ ? kGiveUpCancelled : kGiveUp));
   if (cut_logs_at_ != kNever && cluster_.any_held()) cut_logs_at_ = give_up_at_;
+  PassOnSaving(OfShepherd(event).node);
+}
+
+// Ranks elsewhere may wait for those that save: a checkpoint often ends with a barrier.
+void StopPhase::PassOnSaving(NodeId from) {
+  if (cluster_.now() < pass_on_saving_at_) return;
+  pass_on_saving_at_ = cluster_.now() + kPassOnSavingAgain;
+  std::vector<NodeId> others = cluster_.PlannedWithWork();
+  std::erase(others, from);
+  v1::JobRequest request;
+  request.mutable_saving();
+  out_.ToShepherds(std::move(others), std::move(request));
 }
 
 void StopPhase::SendStop() {

@@ -34,7 +34,8 @@ namespace dtrain::job {
 //   KillNow(): second Ctrl-C | stopping           | as kill_at; cut_logs_at = all free ? now :
 //                            |                    | give_up_at
 //   OnSaving(node)           | before kill_at     | kill_at >= now + 5 s, and give_up_at,
-//                            |                    | cut_logs_at as above
+//                            |                    | cut_logs_at as above; once a second: Saving
+//                            |                    | to the others that run
 //   kill_at                  | any is not free    | Stop{0} to them, EndJob{1 s} to their agents,
 //                            |                    | which also shortens the wait for GPUs;
 //                            |                    | give_up_at <= now + (cancelled ? 3 : 125) s
@@ -87,6 +88,7 @@ class StopPhase {
  private:
   void Begin();
   void SendStop();
+  void PassOnSaving(NodeId from);
   void Kill();
   void GiveUp();
   void CutLogs();
@@ -105,6 +107,7 @@ class StopPhase {
   bool output_gone_ = false;
   TimePoint kill_at_ = kNever, killed_at_ = kNever;
   TimePoint give_up_at_ = kNever, cut_logs_at_ = kNever;
+  TimePoint pass_on_saving_at_ = TimePoint::min();  // not before
 };
 
 }  // namespace dtrain::job

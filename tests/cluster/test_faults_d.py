@@ -109,6 +109,7 @@ CAUSES = {
     "hangs": ("atexit.register(lambda: [peer.close(), time.sleep(600)]); raise ValueError('it')", 1,
               "raised an exception"),
     "wrapper": ("os.kill(os.getpid(), 11)", 134, "crashed"),
+    "wrapper of a killed program": ("os.kill(os.getpid(), 9)", 137, "had a program killed"),
     "terminate": ("print('terminate called after throwing an instance of x', file=sys.stderr); peer.close(); "
                   "time.sleep(600)", 134, "crashed"),
 }
@@ -118,7 +119,7 @@ CAUSES = {
 def test_d2_the_cause_is_named_and_not_its_victim(cluster, how):
     code, exit_code, said = CAUSES[how]
     command = [*python(VICTIM + code), cluster.nodes[1].address]
-    if how == "wrapper":
+    if how.startswith("wrapper"):
         command = ["bash", "-c", '"$@"; code=$?; [ $RANK = 0 ] || sleep 600; exit $code', "bash", *command]
     result = cluster.launch(["--grace", "2s", *cluster.hosts_flag(1, cluster.nodes[:2]), "--", *command], timeout=30)
     report = [line for line in result.err.splitlines() if line.startswith("dtrain: rank ")]
@@ -187,6 +188,41 @@ def test_d4_a_rank_that_saves_is_awaited(cluster, again):
     result = launch.wait(20)
     assert result.code == 130 and ("saved" in result.out) == (not again), result
     assert result.err.count("waiting for") == 1, result
+
+
+# Rank 0 saves for six seconds, and rank 1, on another host, waits for it.
+SAVES_FOR_BOTH = """
+import os, signal, socket, sys, time
+server = socket.create_server(('', 7999)) if os.environ['RANK'] == '1' else None
+def save(*_):
+    if server:
+        server.accept()[0].send(b'x')
+        sys.exit(0)
+    with open('/root/work/save', 'wb', 0) as file:
+        for _ in range(30):
+            file.write(bytes(2000000))
+            time.sleep(0.2)
+    if socket.create_connection((sys.argv[1], 7999)).recv(1) == b'x':
+        print('saved', flush=True)
+    sys.exit(0)
+signal.signal(signal.SIGTERM, save)
+print('up', flush=True)
+while True:
+    time.sleep(600)
+"""
+
+
+# D4: nor are those killed that wait, on other hosts, for the rank that saves.
+def test_d4_ranks_that_wait_for_a_save_elsewhere_are_awaited(cluster):
+    nodes = cluster.nodes[:2]
+    cluster.work(nodes[0])
+    launch = cluster.start_launch(["--grace", "2s", *cluster.hosts_flag(1, nodes), "--",
+                                   *python(SAVES_FOR_BOTH), nodes[1].address])
+    launch.wait_for("up", count=2)
+    launch.signal(signal.SIGINT)
+    result = launch.wait(30)
+    assert result.code == 130 and "saved" in result.out, result
+    assert "killed" not in result.err, result
 
 
 # D5

@@ -154,6 +154,40 @@ def ports(place, build, sessions):
     sys.stdin.read()
 
 
+def resumes(place, build, processes, count):
+    """So many processes that sleep, and launchers that come back again and again for jobs that are not there, until
+    stdin ends. Prints "asking" when there has been an answer for each."""
+    closed = [(os.POSIX_SPAWN_CLOSE, fd) for fd in range(3)]
+    asleep = [os.posix_spawn("/bin/sleep", ["sleep", "600"], {}, file_actions=closed) for _ in range(int(processes))]
+    answers = []
+
+    def come_back(job):
+        first = hello(job, build.encode())
+        inner = first[2:] if first[1] < 128 else first[3:]
+        first = field(1, inner + field(9, 1))
+        while True:
+            with contextlib.suppress(OSError):
+                connection = connect(place)
+                for stream in range(1, 1 << 20, 2):
+                    connection.begin(stream, b"Session")
+                    connection.push(stream, message(len(first), first), PATIENCE)
+                    if not connection.wait(lambda stream=stream: stream in connection.ended):
+                        break
+                    answers.append(connection.ended[stream])
+            time.sleep(0.1)
+
+    for i in range(int(count)):
+        threading.Thread(target=come_back, args=(b"gone%d" % i,), daemon=True).start()
+    while len(answers) < int(count):
+        time.sleep(0.05)
+    print("asking", flush=True)
+    sys.stdin.read()
+    for pid in asleep:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    os._exit(0)
+
+
 def has_words(messages):
     """Whether one is longer than a heartbeat."""
     while len(messages) >= 5:

@@ -1,14 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Mallory has sessions with the name of alice's job, which anyone may read: for the attempt that runs and for the
-next. Alice's job is restarted, seen and ended as ever. And she has sessions of her own that want all ports."""
+next. Alice's job is restarted, seen and ended as ever. And she has sessions of her own that want all ports, and
+launchers that come back for jobs that there are not."""
 import json
 import subprocess
+import time
 
 import pytest
 
+import hosts
 from launching import wait_until
 from mallory import DTRAIN, HERE, alices_job, place  # noqa: F401 - fixtures
 from residents import STATE
+from test_abuse import cpu_seconds
 
 FAIL = "/run/fail"
 TWICE = (f"echo begin $DTRAIN_ATTEMPT; until [ -e {FAIL}$DTRAIN_ATTEMPT ]; do sleep 0.05; done; "
@@ -101,3 +105,20 @@ def test_one_user_does_not_hold_all_ports(place, alices_job):  # noqa: F811
     finally:
         sessions.end()
     wait_until(lambda: not jobs_of(place, "mallory"), 30, lambda: place.agent.log)  # its lease
+
+
+# The agent looked at all processes of the node for each of them.
+def test_jobs_that_are_not_there_cost_a_part_of_the_agents_time(place, alices_job):  # noqa: F811
+    sessions = Sessions(place, 1, "resumes", 1000, 24)
+    try:
+        assert sessions.began == ["asking"], place.agent.log
+        begin, used, slowest = time.monotonic(), cpu_seconds(place.agent.pid), 0
+        while time.monotonic() < begin + 5:
+            asked = time.monotonic()
+            assert ask(place, "/healthz", "alice") == (200, {"status": "ok"}), place.agent.log
+            slowest = max(slowest, time.monotonic() - asked)
+        part = (cpu_seconds(place.agent.pid) - used) / (time.monotonic() - begin)
+        assert slowest < 1, (slowest, part)
+        assert part < 0.5 or hosts.is_sanitized(), (slowest, part)
+    finally:
+        sessions.end()

@@ -16,6 +16,8 @@
 #include <cerrno>
 #include <cstdio>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "common/os/fd.h"
 #include "common/os/pidfd.h"
 #include "common/os/process_tree.h"
@@ -221,6 +223,30 @@ TEST(ProcessTreeTest, GroupsThatMayHaveOthersInThemAreLeftAlone) {
   EXPECT_EQ(poll(&p, 1, 50), 0);
   KillGroups(found);
   EXPECT_EQ(WaitAndReap(in_our_session->pidfd.get())->signal, SIGKILL);
+}
+
+// The kernel gives it the state of one that has ended.
+TEST(ProcessTreeTest, AProcessLivesWhoseMainThreadAloneHasEnded) {
+  SpawnSpec spec;
+  spec.argv = {"/usr/bin/python3", "-I", "-S", "-c",
+               absl::StrCat("import _thread, ctypes, time\n"
+                            "_thread.start_new_thread(time.sleep, (600,))\n"
+                            "ctypes.CDLL(None).syscall(",
+                            SYS_exit, ", 0)")};
+  auto child = Spawn(spec);
+  ASSERT_TRUE(child.ok()) << child.status();
+  EXPECT_TRUE(Eventually([&] {
+    const auto text = ReadSmallFile(absl::StrCat("/proc/", child->pid, "/stat"));
+    return text.ok() && absl::StrContains(*text, ") Z ");
+  }));
+  const auto living = FindProcess(child->pid);
+  EXPECT_TRUE(living.has_value() && living->state != 'Z');
+  EXPECT_EQ(Kill(Descendants(getpid())), 1u);
+  (void)SendSignal(child->pidfd.get(), SIGKILL);  // if Kill has spared it
+  EXPECT_TRUE(Eventually([&] { return EndedChild() == child->pid; }));
+  const auto ended = FindProcess(child->pid);
+  EXPECT_TRUE(ended.has_value() && ended->state == 'Z');
+  EXPECT_EQ(WaitAndReap(child->pidfd.get())->signal, SIGKILL);
 }
 
 TEST(ProcessTreeTest, EndedChildrenAreSeenThenReaped) {

@@ -10,6 +10,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdint>
+#include <fstream>
+#include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -58,7 +62,8 @@ TEST_F(SharedMemoryTest, AnObjectIsUsedWhileItIsOpenOrMapped) {
   UniqueFd fd = Make(name);
   ASSERT_THAT(Called(name), SizeIs(1));
   const NamedSharedMemory object = Called(name)[0];
-  EXPECT_TRUE(SharedMemoryOf(getpid()).contains(object.object));
+  EXPECT_TRUE(SharedMemoryOf(getpid()).open.contains(object.object));
+  EXPECT_FALSE(SharedMemoryOf(getpid()).mapped.contains(object.object));
   EXPECT_EQ(UseOf(object, geteuid()), Use::kSomebody);
   for (const int protection : {PROT_READ, PROT_READ | PROT_WRITE}) {
     if (!fd) {
@@ -67,12 +72,13 @@ TEST_F(SharedMemoryTest, AnObjectIsUsedWhileItIsOpenOrMapped) {
     void* const memory = mmap(nullptr, 4096, protection, MAP_SHARED, fd.get(), 0);
     ASSERT_NE(memory, MAP_FAILED);
     fd.Reset();
-    EXPECT_TRUE(SharedMemoryOf(getpid()).contains(object.object));
+    EXPECT_TRUE(SharedMemoryOf(getpid()).mapped.contains(object.object));
+    EXPECT_FALSE(SharedMemoryOf(getpid()).open.contains(object.object));
     EXPECT_EQ(RemoveUnused(object, geteuid()), Use::kSomebody);
     EXPECT_TRUE(Exists(name));
     munmap(memory, 4096);
   }
-  EXPECT_FALSE(SharedMemoryOf(getpid()).contains(object.object));
+  EXPECT_FALSE(SharedMemoryOf(getpid()).mapped.contains(object.object));
   EXPECT_EQ(UseOf(object, geteuid()), Use::kNobody);
   EXPECT_EQ(RemoveUnused(object, geteuid()), Use::kNobody);
   EXPECT_FALSE(Exists(name));
@@ -170,6 +176,82 @@ TEST_F(SharedMemoryTest, Records) {
     }
     record.Write({});
     EXPECT_THAT(ours(mark), IsEmpty());
+  }
+}
+
+// Anybody can make files that look like them.
+class PlantedRecordsTest : public SharedMemoryTest {
+ protected:
+  static constexpr size_t kMost = 64;  // of one user
+
+  // Not this user, if we are root: tests that run meanwhile have records, too.
+  static uid_t Somebody(uid_t number = 0) {
+    return geteuid() == 0 ? 70'000'001 + number : geteuid();
+  }
+  std::string Plant(size_t objects, uid_t owner = Somebody(), const std::string& more = "") {
+    names_.push_back(absl::StrCat(Prefix(), names_.size()));
+    std::ofstream file(Path(names_.back()));
+    file << "1999999999:5:no-such-boot " << PidNamespace() << "\n" << more;
+    for (size_t i = 0; i < objects; ++i) file << "file 27 " << i << "\n";
+    file.close();
+    EXPECT_EQ(chown(Path(names_.back()).c_str(), owner, static_cast<gid_t>(-1)), 0);
+    return Path(names_.back());
+  }
+  // Of those that are planted.
+  static std::vector<RecordedSharedMemory> Read(std::optional<uid_t> owner = Somebody()) {
+    std::vector<RecordedSharedMemory> all = ReadSharedMemoryRecords(owner);
+    std::erase_if(all, [](const auto& each) { return !each.path.starts_with(Path(Prefix())); });
+    return all;
+  }
+  static std::string Prefix() { return absl::StrCat("dtrain-left.", getpid(), ".planted"); }
+};
+
+TEST_F(PlantedRecordsTest, OneWithTwoNamesIsNotRead) {
+  const std::string path = Plant(1);
+  EXPECT_THAT(Read(), SizeIs(1));
+  names_.push_back(absl::StrCat(Prefix(), "link"));
+  ASSERT_EQ(link(path.c_str(), Path(names_.back()).c_str()), 0);
+  EXPECT_THAT(Read(), IsEmpty());
+}
+
+TEST_F(PlantedRecordsTest, OneThatIsLongerThanOursIsNotRead) {
+  Plant(1, Somebody(), std::string(64 << 10, '\n'));
+  EXPECT_THAT(Read(), IsEmpty());
+  Plant(4097);
+  EXPECT_THAT(Read(), IsEmpty());
+}
+
+TEST_F(PlantedRecordsTest, ThoseOfOneUserLeaveRoomForOthers) {
+  for (const uid_t other : {1, 2}) Plant(1, Somebody(other));  // in a list they may be the last
+  for (size_t i = 0; i < 2 * kMost; ++i) Plant(1);
+  if (geteuid() != 0) {
+    EXPECT_LE(Read().size(), kMost);
+    GTEST_SKIP() << "only root can give records away";
+  }
+  EXPECT_THAT(Read(), SizeIs(kMost));
+  EXPECT_THAT(Read(std::nullopt), SizeIs(kMost + 2));
+}
+
+TEST_F(PlantedRecordsTest, OneUsersObjectsAreBounded) {
+  for (int i = 0; i < 2; ++i) Plant(3000);
+  ASSERT_THAT(Read(), SizeIs(1));
+  EXPECT_THAT(Read()[0].objects, SizeIs(3000)) << "it is whole, as it is removed after its objects";
+}
+
+TEST_F(PlantedRecordsTest, OfManyObjectsTheNewestAreWritten) {
+  const std::string mark = absl::StrCat(getpid(), ":planted:no-such-boot");
+  names_.push_back(Prefix());
+  for (const uint64_t first : {uint64_t{1}, uint64_t{1} << 63}) {
+    std::set<SharedMemory> objects;
+    for (uint64_t i = 0; i < 5000; ++i) objects.insert({false, first, first + i});
+    SharedMemoryRecord(mark).Write(objects);
+    ASSERT_EQ(chown(Path(Prefix()).c_str(), Somebody(), static_cast<gid_t>(-1)), 0);
+    ASSERT_THAT(Read(), SizeIs(1));
+    const std::set<SharedMemory> written = Read()[0].objects;
+    EXPECT_GE(written.size(), 1000u);
+    EXPECT_LE(written.size(), 4096u);
+    EXPECT_EQ(*written.rbegin(), *objects.rbegin());
+    EXPECT_EQ(written.begin()->number, first + 5000 - written.size());
   }
 }
 

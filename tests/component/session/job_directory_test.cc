@@ -3,15 +3,25 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <optional>
+#include <set>
 #include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/clock.h"
+#include "common/os/cgroup.h"
+#include "common/os/pidfd.h"
+#include "common/os/spawn.h"
 
 namespace dtrain::session {
 namespace {
@@ -86,6 +96,75 @@ TEST_F(JobDirectoryTest, AHiddenOneIsFoundFromShowOnAndByTheSameSocket) {
   JobDirectory::RemoveHidden(state_);
   EXPECT_TRUE(std::filesystem::is_empty(state_ + "/kept"));
   EXPECT_THAT(JobDirectory::List(state_), SizeIs(1));
+}
+
+// Anybody can give a socket such a name, in a folder of their own. (Before Linux 5.3 the kernel
+// does not tell whose it is.)
+TEST_F(JobDirectoryTest, AShepherdsSocketIsItsUsersOrRoots) {
+  std::filesystem::permissions(state_, std::filesystem::perms(0755));
+  std::filesystem::permissions(state_ + "/jobs", std::filesystem::perms(0777));
+  const uid_t own = geteuid(), user = own == 0 ? 70'000'001 : own;
+  uint32_t attempt = 0;
+  const auto is_found = [&](uid_t maker, uid_t whose) {
+    const spawn::JobKey key{whose, "dtrain-1f", attempt++};
+    EXPECT_EQ(seteuid(maker), 0);
+    const auto made = JobDirectory::Make(state_, key);
+    EXPECT_EQ(seteuid(own), 0);
+    EXPECT_TRUE(made.ok()) << made.status();
+    return JobDirectory::HasShepherd(key);
+  };
+  EXPECT_TRUE(is_found(user, user));
+  EXPECT_FALSE(is_found(user, user + 1)) << "it is planted";
+  if (own == 0) {
+    EXPECT_TRUE(is_found(0, user)) << "root's agent has made it";
+  }
+}
+
+// Likewise with a cgroup, where a user may make some.
+TEST_F(JobDirectoryTest, AShepherdsCgroupHasAProcessOfItsUser) {
+  const auto parent = os::FindWritableCgroup();
+  if (!parent.ok()) GTEST_SKIP() << parent.status();
+  const uid_t own = geteuid();
+  for (const uid_t whose : {own, own + 1}) {
+    const spawn::JobKey key{whose, absl::StrCat("dtrain-", getpid()), 0};
+    const auto top = os::Cgroup::Make(*parent, absl::StrCat("test-", getpid()));
+    ASSERT_TRUE(top.ok()) << top.status();
+    auto inner = top;
+    for (const std::string& name :
+         {absl::StrCat("u", whose), absl::StrCat(key.job_id, ".0"), std::string("shepherd")}) {
+      inner = os::Cgroup::Make(inner->path(), name);
+      ASSERT_TRUE(inner.ok()) << inner.status();
+    }
+    const auto directory = inner->Open();
+    ASSERT_TRUE(directory.ok()) << directory.status();
+    os::SpawnSpec spec;
+    spec.argv = {"/bin/sleep", "600"};
+    spec.cgroup_fd = directory->get();
+    const auto child = os::Spawn(spec);
+    ASSERT_TRUE(child.ok()) << child.status();
+    EXPECT_EQ(JobDirectory::HasShepherd(key), whose == own);
+    top->Kill();
+    EXPECT_TRUE(os::WaitAndReap(child->pidfd.get()).ok());
+    const TimePoint end = Clock::now() + std::chrono::seconds(10);
+    while (top->Populated() && Clock::now() < end) poll(nullptr, 0, 5);
+    EXPECT_TRUE(top->Remove().ok());
+  }
+}
+
+TEST_F(JobDirectoryTest, OneLookFindsTheShepherdsOfManyJobs) {
+  std::set<spawn::JobKey> jobs, living;
+  std::vector<JobDirectory> directories;
+  for (uint32_t attempt = 0; attempt < 4; ++attempt) {
+    const spawn::JobKey key{getuid(), "dtrain-1f", attempt};
+    auto made = JobDirectory::Make(state_, key, /*with_socket=*/attempt % 2 == 0);
+    ASSERT_TRUE(made.ok()) << made.status();
+    if (attempt % 2 == 0) living.insert(key);
+    jobs.insert(key);
+    directories.push_back(*std::move(made));
+  }
+  EXPECT_EQ(JobDirectory::FindShepherds(jobs), living);
+  JobDirectory::RemoveDead(directories);
+  EXPECT_THAT(JobDirectory::List(state_), SizeIs(2));
 }
 
 TEST_F(JobDirectoryTest, TheFolderOfAnOlderAgentIsRead) {

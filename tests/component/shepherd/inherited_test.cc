@@ -8,6 +8,7 @@
 #include <fstream>
 #include <iterator>
 
+#include "absl/strings/match.h"
 #include "agent/shepherd/node_caches.h"
 #include "agent/shepherd/preflight.h"
 #include "tests/component/shepherd/harness.h"
@@ -88,6 +89,7 @@ TEST_F(InheritedTest, ANiceThatTheAgentMayNotSetIsToldAndFailsNothing) {
   EXPECT_EQ(Out(), absl::StrCat(nice + 2, "\n"));
   // Unless it had ended before it was looked at.
   for (const std::string& warning : warnings_) {
+    if (absl::StrContains(warning, "cgroup")) continue;  // which a reap elsewhere may remove
     EXPECT_THAT(warning, HasSubstr(absl::StrCat("nice ", nice + 2, ", not ", nice)));
   }
 }

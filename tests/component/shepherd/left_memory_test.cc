@@ -15,6 +15,7 @@ namespace {
 
 using ::testing::Contains;
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 class LeftMemoryTest : public ShepherdTest {
@@ -102,6 +103,30 @@ TEST_F(LeftMemoryTest, OfAWorkerThatSomebodyKillsLikewise) {
   ASSERT_TRUE(UntilFinished());
   EXPECT_THAT(Names(), IsEmpty());
   EXPECT_FALSE(HasRecord(shepherd_pid_));
+}
+
+// A checkpoint. The shepherd has seen it while it was open.
+TEST_F(LeftMemoryTest, AFileThatAWorkerHasWrittenStays) {
+  v1::JobPart part = Part(1, Python("path = '/dev/shm/' + sys.argv[1]\n"
+                                    "file = open(path + 'tmp', 'wb')\n"
+                                    "file.write(bytes(1000000)); file.flush()\n"
+                                    "make('a')\n"
+                                    "sys.stdin.readline()\n"
+                                    "file.close(); os.rename(path + 'tmp', path + 'checkpoint')\n"
+                                    "ready()"));
+  part.mutable_workers(0)->set_stdin_mode(v1::STDIN_MODE_PIPE);
+  Start(part);
+  ASSERT_TRUE(Until([this] { return HasRecord(shepherd_pid_); }));
+  Stdin(0, "\n", false);
+  ASSERT_TRUE(UntilReady());
+  Stop(0);
+  ASSERT_TRUE(UntilFinished());
+  EXPECT_THAT(Names(), ElementsAre("checkpoint"));
+  EXPECT_THAT(warnings_,
+              Contains("removed from /dev/shm what killed processes of the job had left: "
+                       "1 object, 1 MB"));
+  EXPECT_THAT(warnings_, Contains(HasSubstr("left in /dev/shm: 1 object, 1 MB, which ranks had ")));
+  EXPECT_FALSE(HasRecord(shepherd_pid_)) << "reap would remove it";
 }
 
 TEST_F(LeftMemoryTest, OfAWorkerThatEndsItIsOnlyTold) {

@@ -38,6 +38,31 @@ class LeftoversTest : public ShepherdTest, public ::testing::WithParamInterface<
     auto fd = os::OpenPidfd(atoi(pid.c_str()));
     return fd.ok() ? *std::move(fd) : os::UniqueFd();
   }
+  // A shell's command: a program that saves through a helper when it gets the signal of that name.
+  static std::string Saver(const std::string& name) {
+    return absl::StrCat(
+        "/usr/bin/python3 -I -S -c '\n"
+        "import signal, subprocess, sys\n"
+        "helper = subprocess.Popen([\"cat\"], stdin=subprocess.PIPE)\n"
+        "def save(*_):\n"
+        "  helper.communicate(b\"saved\\n\")\n"
+        "  sys.exit(helper.returncode)\n"
+        "signal.signal(signal.",
+        name,
+        ", save)\n"
+        "print(\"ready\", flush=True)\n"
+        "while True: signal.pause()\n'");
+  }
+  // The job gets it when its only worker is ready, and ends well.
+  void SavesAt(int signal) {
+    ASSERT_TRUE(Until([&] { return Out() == "ready\n"; }));
+    v1::JobRequest request;
+    request.mutable_signal()->set_signal(signal);
+    Send(request);
+    ASSERT_TRUE(UntilFinished());
+    EXPECT_EQ(exits_[0].exit_code(), 0);
+    EXPECT_EQ(exits_[0].signal(), 0);
+  }
   const bool writable_ = os::FindWritableCgroup().ok();
 };
 
@@ -188,9 +213,10 @@ TEST_P(LeftoversTest, AHelperThatIsKilledIsNamed) {
   Run(Shell(1, "trap '' TERM; sh -c 'echo $$; exec sleep 600' & exit 0"));
   ASSERT_TRUE(UntilFinished());
   ASSERT_FALSE(warnings_.empty());
-  EXPECT_THAT(warnings_.back(),
-              HasSubstr(absl::StrCat("killed what the ranks here had left running: sleep (pid ",
-                                     atoi(Out().c_str()), "), 2 s after the last of them")));
+  EXPECT_THAT(
+      warnings_.back(),
+      HasSubstr(absl::StrCat("killed what the ranks here had left running: sleep (pid ",
+                             atoi(Out().c_str()), ") of rank 0, 2 s after the last of them")));
 }
 
 TEST_P(LeftoversTest, ACancelHurriesHelpers) {
@@ -208,22 +234,42 @@ TEST_P(LeftoversTest, ACancelHurriesHelpers) {
 
 // The helper would die of SIGTERM, and the program could not save through it.
 TEST_P(LeftoversTest, ATermSparesTheHelpersOfAProgramThatSaves) {
-  Run(Shell(1,
-            "exec /usr/bin/python3 -I -S -c '\n"
-            "import signal, subprocess, sys\n"
-            "helper = subprocess.Popen([\"cat\"], stdin=subprocess.PIPE)\n"
-            "def save(*_):\n"
-            "  helper.communicate(b\"saved\\n\")\n"
-            "  sys.exit(helper.returncode)\n"
-            "signal.signal(signal.SIGTERM, save)\n"
-            "print(\"ready\", flush=True)\n"
-            "while True: signal.pause()\n'"));
+  Run(Shell(1, "exec " + Saver("SIGTERM")));
   ASSERT_TRUE(Until([&] { return Out() == "ready\n"; }));
   Stop(20000);
   ASSERT_TRUE(UntilFinished());
   EXPECT_EQ(Out(), "ready\nsaved\n");
   EXPECT_EQ(exits_[0].exit_code(), 0);
   EXPECT_EQ(exits_[0].signal(), 0);
+}
+
+// K5
+TEST_P(LeftoversTest, AUserSignalSparesTheHelpersOfAProgramThatSaves) {
+  Run(Shell(1, "exec " + Saver("SIGUSR1")));
+  SavesAt(SIGUSR1);
+  EXPECT_EQ(Out(), "ready\nsaved\n");
+}
+
+// K5
+TEST_P(LeftoversTest, AUserSignalSparesAShellWithoutATrap) {
+  Run(Shell(1, Saver("SIGUSR2") + "; echo goes on"));
+  SavesAt(SIGUSR2);
+  EXPECT_EQ(Out(), "ready\nsaved\ngoes on\n");
+}
+
+// K5: torchrun starts its workers so.
+TEST_P(LeftoversTest, AUserSignalReachesAProgramInAnotherGroup) {
+  Run(Shell(1, "setsid " + Saver("SIGUSR1") + "; echo goes on"));
+  SavesAt(SIGUSR1);
+  EXPECT_EQ(Out(), "ready\nsaved\ngoes on\n");
+}
+
+// K5: that trap makes bash catch every signal, and end.
+TEST_P(LeftoversTest, AUserSignalSparesABashThatCleansUpAtItsEnd) {
+  Run(Part(1, {"/bin/bash", "-c",
+               absl::StrCat("trap 'echo cleans up' EXIT; ", Saver("SIGUSR1"), "; echo goes on")}));
+  SavesAt(SIGUSR1);
+  EXPECT_EQ(Out(), "ready\nsaved\ngoes on\ncleans up\n");
 }
 
 // The shell dies of SIGTERM before its program has saved.
@@ -257,6 +303,31 @@ TEST_P(LeftoversTest, AKilledWorkerIsNamedWithWhatItWrote) {
               HasSubstr(absl::StrCat(", which had not ended 1 s after SIGTERM and had open for "
                                      "writing: ",
                                      file, "; --grace gives more time")));
+}
+
+// The shell ends at once, and is the worker.
+TEST_P(LeftoversTest, AProgramBelowAShellThatIsKilledIsNamedLikewise) {
+  const std::string file = absl::StrCat(::testing::TempDir(), job_id_, ".bin");
+  Run(Shell(1, absl::StrCat("/usr/bin/python3 -I -S -c '\n"
+                            "import signal\n"
+                            "file = open(\"",
+                            file,
+                            "\", \"wb\")\n"
+                            "signal.signal(signal.SIGTERM, lambda *_: None)\n"
+                            "print(\"ready\", flush=True)\n"
+                            "while True: signal.pause()\n'; echo goes on")));
+  ASSERT_TRUE(Until([&] { return Out() == "ready\n"; }));
+  Stop(1000);
+  ASSERT_TRUE(UntilFinished());
+  (void)unlink(file.c_str());
+  EXPECT_EQ(exits_[0].signal(), SIGTERM);
+  ASSERT_FALSE(warnings_.empty());
+  EXPECT_THAT(warnings_.back(),
+              HasSubstr("killed what the ranks here had left running: python3 (pid "));
+  EXPECT_THAT(warnings_.back(), HasSubstr(") of rank 0, "));
+  EXPECT_THAT(warnings_.back(),
+              HasSubstr(absl::StrCat(" after the last of them had ended; open for writing: ", file,
+                                     "; --grace gives more time")));
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 namespace dtrain::shepherd {
 namespace {
 
+using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
@@ -21,7 +22,16 @@ class LifecycleTest : public ShepherdTest {
     directory_ = mkdtemp(name);
   }
   ~LifecycleTest() override { (void)!system(absl::StrCat("rm -rf ", directory_).c_str()); }
+  // As the launcher does while another node saves; here until a worker has ended.
+  void SayThatAnotherNodeSaves() {
+    if (!exits_.empty()) return;
+    v1::JobRequest request;
+    request.mutable_saving();
+    Send(request);
+    say_again_.After(std::chrono::milliseconds(500), [this] { SayThatAnotherNodeSaves(); });
+  }
   std::string directory_;
+  loop::Timer say_again_{loop_};
 };
 
 TEST_F(LifecycleTest, RunsWorkersAndTellsTheirOutputAndExit) {
@@ -117,6 +127,60 @@ TEST_F(LifecycleTest, ASaveEndsWithTheLimitOfTheGrace) {
   ASSERT_THAT(warnings_, SizeIs(1));
   EXPECT_THAT(warnings_[0], HasSubstr("had open for writing: /var/tmp/tmp"));
   EXPECT_THAT(warnings_[0], HasSubstr("; --grace-limit gives more time"));
+}
+
+// Its ranks may wait for those that save.
+TEST_F(LifecycleTest, ASaveOnAnotherNodeKeepsAWorkerAlive) {
+  v1::JobPart part = Shell(1, "trap 'sleep 3; exit 7' TERM; echo ready; while :; do sleep 1; done");
+  part.set_grace_limit_ms(600000);
+  Start(part);
+  ASSERT_TRUE(Until([&] { return Out() == "ready\n"; }));
+  Stop(1000);
+  SayThatAnotherNodeSaves();
+  ASSERT_TRUE(UntilFinished());
+  EXPECT_EQ(exits_[0].signal(), 0);
+  EXPECT_EQ(exits_[0].exit_code(), 7);
+}
+
+TEST_F(LifecycleTest, ASaveOnAnotherNodeCountsUpToTheLimitOfTheGrace) {
+  v1::JobPart part = Shell(1, "trap 'echo term' TERM; echo ready; while :; do sleep 0.02; done");
+  part.set_grace_limit_ms(1500);
+  Start(part);
+  ASSERT_TRUE(Until([&] { return Out() == "ready\n"; }));
+  Stop(1000);
+  SayThatAnotherNodeSaves();
+  ASSERT_TRUE(UntilFinished());
+  EXPECT_EQ(exits_[0].signal(), SIGKILL);
+  EXPECT_TRUE(exits_[0].told_to_stop());
+  EXPECT_THAT(warnings_, Contains(HasSubstr("; --grace-limit gives more time")));
+}
+
+// A host that leaves: then the limit does not count.
+TEST_F(LifecycleTest, AStopByTheAgentNamesTheGraceThatEnded) {
+  v1::JobPart part = Part(1, Saves(100000));
+  part.set_grace_limit_ms(600000);
+  Start(part);
+  ASSERT_TRUE(Until([&] { return Out() == "ready\n"; }));
+  v1::ShepherdRequest request;
+  request.mutable_end_job()->set_grace_ms(1000);
+  Send(request);
+  ASSERT_TRUE(UntilFinished());
+  EXPECT_EQ(exits_[0].signal(), SIGKILL);
+  EXPECT_THAT(warnings_, Contains(HasSubstr("had open for writing: /var/tmp/tmp")));
+  EXPECT_THAT(warnings_, Contains(HasSubstr("; --grace gives more time")));
+}
+
+// As the kernel does for memory: that is not our doing, though we have sent SIGTERM.
+TEST_F(LifecycleTest, AKillInTheGraceIsNotOurs) {
+  Start(Shell(1, "trap 'echo term' TERM; echo ready; while :; do sleep 0.02; done"));
+  ASSERT_TRUE(UntilStarted());
+  ASSERT_TRUE(Until([&] { return Out() == "ready\n"; }));
+  Stop(20000);
+  ASSERT_TRUE(Until([&] { return Out() == "ready\nterm\n"; }));
+  ASSERT_EQ(kill(static_cast<pid_t>(started_->workers(0).pid()), SIGKILL), 0);
+  ASSERT_TRUE(UntilFinished());
+  EXPECT_EQ(exits_[0].signal(), SIGKILL);
+  EXPECT_FALSE(exits_[0].told_to_stop());
 }
 
 TEST_F(LifecycleTest, ASecondStopShortensTheFirst) {

@@ -97,6 +97,45 @@ TEST_F(StoppingTest, AnInterruptAfterATermKillsNow) {
   EXPECT_EQ(verdict().exit_code, 143);
 }
 
+// K9: the time limit is a cancel, so this is the second.
+TEST_F(StoppingTest, AnInterruptAfterTheTimeLimitKillsNow) {
+  options_.time_limit = seconds(20);
+  Reset(State::kRunning);
+  Pass(seconds(20), {0, 1});
+  ASSERT_EQ(core_->state(), State::kStopping);
+  const auto actions = Signal(SIGINT);
+  ASSERT_EQ(JobSentTo(1, actions).size(), 1u);
+  EXPECT_EQ(JobSentTo(1, actions)[0].stop().grace_ms(), 0u);
+  EndAll();
+  EXPECT_EQ(verdict().exit_code, 209);
+}
+
+// A detached job hears of no Ctrl-C. What comes from two terminals at the same time is one stop.
+TEST_F(StoppingTest, ASecondStopCommandKillsNow) {
+  const UserSignal stop{SIGTERM, absl::StrCat(kStopCommand, "root, node0)")};
+  const UserSignal other{SIGTERM, "bash (pid 17, root)"};
+  for (const bool limit : {false, true}) {
+    SCOPED_TRACE(limit);
+    options_.time_limit = limit ? seconds(20) : Duration::zero();
+    Reset(State::kRunning);
+    if (limit) {
+      Pass(seconds(20), {0, 1});
+    } else {
+      Feed(stop);
+    }
+    ASSERT_EQ(core_->state(), State::kStopping);
+    Pass(milliseconds(2999), {0, 1});
+    EXPECT_FALSE(Sends(Feed(stop), 1, v1::JobRequest::kStop));
+    Pass(milliseconds(1), {0, 1});
+    EXPECT_FALSE(Sends(Feed(other), 1, v1::JobRequest::kStop));
+    const auto actions = Feed(stop);
+    ASSERT_EQ(JobSentTo(1, actions).size(), 1u);
+    EXPECT_EQ(JobSentTo(1, actions)[0].stop().grace_ms(), 0u);
+    EndAll();
+    EXPECT_EQ(verdict().exit_code, limit ? 209 : 143);
+  }
+}
+
 // K7
 TEST_F(StoppingTest, ATermEveryTenMillisecondsChangesNothing) {
   for (State state : kAllStates) {
@@ -562,6 +601,51 @@ TEST_F(StoppingTest, ANodeThatSavesIsNotToldToKill) {
   EXPECT_EQ(JobSentTo(1, all_).back().stop().grace_ms(), 0u);
   Pass(seconds(4), {0, 1});
   EXPECT_TRUE(finished_);
+}
+
+// Ranks elsewhere may wait for those that save, as in a barrier at the end of a checkpoint.
+TEST_F(StoppingTest, TheOtherNodesHearThatOneSaves) {
+  options_.grace = seconds(5);
+  options_.grace_limit = std::chrono::minutes(10);
+  Reset(State::kRunning);
+  v1::JobEvent saving;
+  saving.mutable_saving();
+  EXPECT_TRUE(Message(1, saving).empty()) << "nothing has been stopped yet";
+  Signal(SIGINT);
+  int told = 0;
+  for (int i = 0; i < 20; ++i) {
+    const auto actions = Message(1, saving);
+    EXPECT_FALSE(Sends(actions, 1, v1::JobRequest::kSaving)) << "it knows";
+    if (Sends(actions, 0, v1::JobRequest::kSaving)) ++told;
+    Pass(milliseconds(500), {0, 1});
+  }
+  EXPECT_EQ(told, 10) << "once a second";
+  EXPECT_TRUE(Sends(Message(0, saving), 1, v1::JobRequest::kSaving));
+  Over(0);
+  Pass(seconds(1), {0, 1});
+  EXPECT_FALSE(Sends(Message(1, saving), 0, v1::JobRequest::kSaving)) << "it has ended";
+}
+
+TEST_F(StoppingTest, NobodyHearsOfASaveThatIsKilled) {
+  options_.grace_limit = std::chrono::minutes(10);
+  Reset(State::kRunning);
+  Signal(SIGINT);
+  Signal(SIGINT);
+  v1::JobEvent saving;
+  saving.mutable_saving();
+  EXPECT_FALSE(Sends(Message(1, saving), 0, v1::JobRequest::kSaving));
+}
+
+// The kernel's, for memory, in the grace.
+TEST_F(StoppingTest, AKillInTheGraceOfACancelledJobIsNotItsCause) {
+  Reset(State::kRunning);
+  Signal(SIGINT);
+  Exit(0, 0, SIGKILL);
+  for (uint32_t rank : {1, 2, 3}) Exit(rank, 0, SIGTERM, /*told=*/true);
+  EndAll();
+  ASSERT_TRUE(finished_);
+  EXPECT_EQ(verdict().kind, Verdict::Kind::kSignal);
+  EXPECT_EQ(verdict().exit_code, 130);
 }
 
 // With agents that never answer, the end still comes.

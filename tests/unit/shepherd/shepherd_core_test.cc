@@ -234,6 +234,49 @@ TEST_F(CoreTest, AGraceWithoutALimitDoesNotGrow) {
   EXPECT_EQ(core_.NextDeadline(), stop + seconds(5));
 }
 
+// For a message: what would have given more time.
+TEST_F(CoreTest, AGraceThatMayGrowIsKnownFromOneThatMayNot) {
+  const StopAsked by_agent{seconds(5), /*cancelled=*/true};
+  const StopAsked by_launcher{seconds(5), /*cancelled=*/true, seconds(20)};
+  Running(1);
+  On(by_launcher);
+  EXPECT_TRUE(core_.may_grow());
+  EXPECT_FALSE(core_.at_limit());
+  now_ += seconds(19);
+  On(Wrote{});
+  EXPECT_TRUE(core_.at_limit());
+
+  core_ = {};
+  Running(1);
+  On(by_agent);
+  now_ += seconds(1);
+  On(by_launcher);
+  On(Wrote{});
+  EXPECT_FALSE(core_.may_grow());
+  EXPECT_FALSE(core_.at_limit());
+
+  core_ = {};
+  Running(1);
+  On(by_launcher);
+  now_ += seconds(4);
+  On(Wrote{});
+  On(by_agent);
+  now_ += seconds(4);
+  On(Wrote{});
+  EXPECT_EQ(core_.kill_at(), core_.limit_at());
+  EXPECT_FALSE(core_.may_grow());
+  EXPECT_FALSE(core_.at_limit());
+}
+
+TEST_F(CoreTest, OfWhatWorkersLeaveTheGraceMayGrow) {
+  On(PartArrived{1, seconds(4), false, seconds(60)});
+  On(Spawned{});
+  EXPECT_FALSE(core_.may_grow());
+  On(WorkerEnded{});
+  EXPECT_TRUE(core_.may_grow());
+  EXPECT_FALSE(core_.at_limit());
+}
+
 // Nobody is there any more who could say that it is enough.
 TEST_F(CoreTest, WithoutAnAgentAGraceGrowsNoMore) {
   Running(1);
