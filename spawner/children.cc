@@ -62,17 +62,20 @@ int Fork(int cgroup, Fd* pidfd) {
   return result > 0 ? 1 : static_cast<int>(result);
 }
 
-void CloseByExit(std::vector<Fd>* fds, std::vector<Fd>* children) {
+bool CloseByExit(std::vector<Fd>* fds, std::vector<Fd>* children) {
   Fd pidfd;
   auto [reader, writer] = Pipe(0);
-  if (Fork(-1, &pidfd) == 0) {
+  const int made = reader ? Fork(-1, &pidfd) : -1;
+  if (made < 0) return false;
+  if (made == 0) {
     writer = Fd();
     char end;
     (void)!read(reader.get(), &end, 1);
     _exit(0);
   }
   fds->clear();  // before `writer`
-  if (pidfd) children->push_back(std::move(pidfd));
+  children->push_back(std::move(pidfd));
+  return true;
 }
 
 void KillChild(const Fd& pidfd) {

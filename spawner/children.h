@@ -36,8 +36,8 @@ std::pair<Fd, Fd> Pipe(int flags);
 // No pid is kept anywhere: the pidfd is the child's only name.
 int Fork(int cgroup, Fd* pidfd);
 // Closes what others gave, which lasts as long as they like, unless somebody else has it too: a
-// child has, until its exit, which waits for nothing.
-void CloseByExit(std::vector<Fd>* fds, std::vector<Fd>* children);
+// child has, until its exit, which waits for nothing. False: it cannot be made; nothing is closed.
+bool CloseByExit(std::vector<Fd>* fds, std::vector<Fd>* children);
 void KillChild(const Fd& pidfd);
 // False while it runs. `code` is -1 after a signal.
 bool Reap(const Fd& pidfd, int* code, int* signal);

@@ -15,7 +15,7 @@
 namespace dtrain::spawner {
 namespace {
 
-constexpr int kPacketsAtOnce = 64, kAuditsPerSecond = 50;
+constexpr int kPacketsAtOnce = 64, kAuditsPerSecond = 50, kCloseAgainMs = 100;
 constexpr int kUnread = 1 << 20;  // of answers; the kernel may allow less: net.core.wmem_max
 constexpr size_t kMostDying = 64, kMostPassed = 253;  // SCM_MAX_FD
 
@@ -33,8 +33,10 @@ void Server::Poll() {
     if (actions.empty() && broken_.empty()) break;
     for (const SpawnerCore::Action& action : actions) Carry(steady_clock::now(), action);
   }
-  if (!given_.empty()) CloseByExit(&given_, &dying_);
-  std::vector<pollfd> fds = {{listener_.get(), POLLIN, 0}, {agent_.get(), POLLIN, 0}};
+  const bool keeps = !given_.empty() && !CloseByExit(&given_, &dying_);
+  const bool full = given_.size() > kMostPassed;  // what was given comes first
+  const auto heard = [full](const Fd& fd) { return pollfd{full ? -1 : fd.get(), POLLIN, 0}; };
+  std::vector<pollfd> fds = {heard(listener_), heard(agent_)};
   for (const Fd& pidfd : dying_) fds.push_back({pidfd.get(), POLLIN, 0});
   const size_t first = fds.size();
   for (const auto& [number, job] : running_) {
@@ -43,11 +45,10 @@ void Server::Poll() {
     fds.push_back({job.reaped ? -1 : job.shepherd.get(), POLLIN, 0});
     fds.push_back({job.events.get(), POLLPRI, 0});
   }
-  int wait = -1;
-  if (const auto next = core_.NextDeadline()) {
-    const auto left = std::chrono::ceil<Ms>(*next - steady_clock::now()).count();
-    wait = static_cast<int>(std::clamp<int64_t>(left, 0, 3'600'000));
-  }
+  const int64_t most = keeps ? kCloseAgainMs : 3'600'000;
+  const auto next = core_.NextDeadline();
+  const int64_t left = next ? std::chrono::ceil<Ms>(*next - steady_clock::now()).count() : most;
+  const auto wait = static_cast<int>(std::clamp<int64_t>(left, 0, most));
   if (poll(fds.data(), fds.size(), wait) <= 0) return;
   const Time now = steady_clock::now();
   std::vector<uint64_t> numbers;
@@ -59,9 +60,7 @@ void Server::Poll() {
     Accept();
   }
   int code, signal;
-  dying_.erase(std::remove_if(dying_.begin(), dying_.end(),
-                              [&](const Fd& pidfd) { return Reap(pidfd, &code, &signal); }),
-               dying_.end());
+  std::erase_if(dying_, [&](const Fd& pidfd) { return Reap(pidfd, &code, &signal); });
   for (size_t i = 0; i < numbers.size(); ++i) {
     Running& job = running_.at(numbers[i]);  // until kGone is carried out
     const pollfd* const ready = &fds[first + 4 * i];

@@ -67,6 +67,7 @@ class ProbeListener {
 };
 
 // Tries all targets of one request, at most 64 at a time, each for at most the request's timeout.
+// Begins no more than 64 in one turn of the loop, as some may fail at once.
 // Loop thread. Destroying it ends the tries without a report.
 class Prober {
  public:
@@ -82,6 +83,7 @@ class Prober {
   struct Try;
   using Tries = std::list<std::unique_ptr<Try>>;
   void StartMore();
+  void StartMoreLater();
   bool Start(int target);
   void OnConnected(Tries::iterator it);
   void OnReply(Tries::iterator it);
@@ -96,7 +98,7 @@ class Prober {
   v1::ProbeReport report_;
   int next_ = 0;
   Tries tries_;
-  loop::Timer finished_;
+  loop::Timer next_turn_;  // for more of them, or for the report
 };
 
 }  // namespace dtrain::inventory

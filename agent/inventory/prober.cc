@@ -93,7 +93,7 @@ Prober::Prober(loop::Loop& loop, v1::ProbeRequest request, Done done)
                                              ? kDefaultTimeoutMs
                                              : std::min(request_.timeout_ms(), kMaxTimeoutMs))),
       done_(std::move(done)),
-      finished_(loop) {
+      next_turn_(loop) {
   for (const v1::ProbeTarget& target : request_.targets()) {
     v1::ProbeOutcome* outcome = report_.add_outcomes();
     outcome->set_node(target.node());
@@ -105,15 +105,20 @@ Prober::Prober(loop::Loop& loop, v1::ProbeRequest request, Done done)
 Prober::~Prober() = default;
 
 void Prober::StartMore() {
-  while (next_ < request_.targets_size() && tries_.size() < kTriesAtOnce) {
+  for (size_t begun = 0; next_ < request_.targets_size() && tries_.size() < kTriesAtOnce; ++begun) {
+    if (begun == kTriesAtOnce) return StartMoreLater();
     if (!Start(next_)) break;  // waits for descriptors of the running tries
     ++next_;
   }
   if (next_ < request_.targets_size() || !tries_.empty()) return;
-  finished_.After(Duration::zero(), [this] {
+  next_turn_.After(Duration::zero(), [this] {
     Done done = std::move(done_);
     done(std::move(report_));  // may destroy *this
   });
+}
+
+void Prober::StartMoreLater() {
+  next_turn_.After(Duration::zero(), [this] { StartMore(); });
 }
 
 bool Prober::Start(int target_index) {
@@ -218,7 +223,7 @@ void Prober::Finish(int target, std::string error) {
 
 void Prober::End(Tries::iterator it) {
   tries_.erase(it);
-  StartMore();
+  StartMoreLater();  // many may end in one turn
 }
 
 }  // namespace dtrain::inventory

@@ -23,6 +23,12 @@ constexpr Duration kAskPause = std::chrono::milliseconds(100);
 // It reserves once for each look, and again when a spare takes a lost node's place.
 constexpr Duration kReservePause = std::chrono::seconds(1);
 constexpr int kMostReserves = 16;
+// It has addresses tested once for each look, and again at once if its first choice of them fails.
+// For that the agent opens up to 64 connections at the same moment.
+constexpr Duration kProbePause = std::chrono::milliseconds(250);
+constexpr int kMostProbes = 8;
+// A launcher asks for at most 8 addresses of 15 nodes, however many nodes it has.
+constexpr int kMostTargets = 256;
 
 }  // namespace
 
@@ -69,7 +75,22 @@ void JoinPhase::OnTakenOver(const TakenOver& taken) {
   life_.Do(TellAgain{});
 }
 
-void JoinPhase::OnProbe(const Request& request) { life_.Do(RunProbe{request.request.probe()}); }
+// Another one takes the place of one that runs: its launcher may have taken over from another.
+void JoinPhase::OnProbe(const Request& request) {
+  const v1::ProbeRequest& probe = request.request.probe();
+  if (probe.targets_size() > kMostTargets) {
+    return life_.Finish(absl::InvalidArgumentError(
+        absl::StrCat("the launcher has ", probe.targets_size(), " addresses tested, more than the ",
+                     kMostTargets, " that one node tests")));
+  }
+  probe_due_ = std::max(probe_due_, life_.now()) + kProbePause;
+  if (probe_due_ > life_.now() + kMostProbes * kProbePause) {
+    return life_.Finish(absl::InvalidArgumentError(
+        absl::StrCat("the launcher has addresses tested again and again: more than ", kMostProbes,
+                     " times at once")));
+  }
+  life_.Do(RunProbe{probe});
+}
 
 void JoinPhase::OnHoldPorts(const Request& request) {
   if (life_.now() < ports_due_) {

@@ -38,6 +38,7 @@ class JoinPhase {
   ShepherdWatch& shepherd_;
   ReleasePhase& release_;
   TimePoint ports_due_{};    // this launcher does not ask for ports before
+  TimePoint probe_due_{};    // all that were asked for, with a pause after each
   TimePoint reserve_due_{};  // all that it has reserved with a pause after each
   TimePoint look_due_{};     // a look is not answered before
   bool wants_look_ = false;

@@ -274,6 +274,7 @@ void OwnProcesses::EndAll(loop::Task done) {
 // The shepherd's death signal takes its direct children; what these had started is in their cgroup,
 // or has become our own descendant. The shepherd may live on, stopped or hanging.
 void OwnProcesses::TryToEnd(TimePoint deadline) {
+  const TimePoint begin = around_.loop.Now();
   std::vector<os::ProcessInfo> all;
   for (uint32_t pid : Living()) {
     if (auto process = os::FindProcess(static_cast<pid_t>(pid))) all.push_back(*process);
@@ -290,8 +291,9 @@ void OwnProcesses::TryToEnd(TimePoint deadline) {
     left = left || cgroup.Populated();
     if (!left) cgroup.Remove().IgnoreError();  // also when none was made
   }
-  if (left && around_.loop.Now() < deadline) {
-    return again_.After(kEndPause, [this, deadline] { TryToEnd(deadline); });
+  if (const TimePoint now = around_.loop.Now(); left && now < deadline) {
+    // Its user may have many processes, whose environments are all read: others have as much time.
+    return again_.After(std::max(kEndPause, now - begin), [this, deadline] { TryToEnd(deadline); });
   }
   if (left) log::Error(absl::StrCat("job ", job_id_, ": some of its processes cannot be killed"));
   if (start_time_ != 0) {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/spawn/quarantine.h"
 
-#include <algorithm>
 #include <chrono>
 #include <set>
 #include <utility>
@@ -18,10 +17,17 @@ namespace {
 constexpr size_t kMostNamed = 3;
 // For a process that got SIGKILL to end: it gives its memory back first.
 constexpr Duration kBound = std::chrono::seconds(2);
+// A look reads three files of /proc, and each Hello asks for one.
+constexpr Duration kLookPause = std::chrono::milliseconds(250);
 
 bool Ended(pid_t pid, uint64_t start_time) {
   const auto process = os::FindProcess(pid);
   return !process || process->start_time != start_time || process->state == 'Z';
+}
+
+// The others are more likely to be about to end. '?': threads other than the main one may hang.
+bool MayHang(const os::ProcessInfo& process) {
+  return process.state == 'D' || process.state == '?';
 }
 
 }  // namespace
@@ -35,18 +41,38 @@ size_t Quarantine::Kill(TimePoint now, const std::string& job_id, const Owner& o
 
 void Quarantine::Killed(TimePoint now, const std::string& job_id, const Owner& owner,
                         const std::vector<os::ProcessInfo>& processes) {
-  std::erase_if(stuck_, [](const Stuck& stuck) { return Ended(stuck.pid, stuck.start_time); });
-  for (const os::ProcessInfo& process : processes) {
-    if (process.state == 'Z') continue;
-    const bool known = std::any_of(stuck_.begin(), stuck_.end(), [&](const Stuck& stuck) {
-      return stuck.pid == process.pid && stuck.start_time == process.start_time;
-    });
-    if (known || Ended(process.pid, process.start_time)) continue;
-    stuck_.push_back({process.pid, process.start_time, now, job_id, owner});
+  size_t of_job = 0;
+  std::erase_if(stuck_, [&](const auto& entry) {
+    const auto& [pid, stuck] = entry;
+    if (stuck.owner.uid != owner.uid || stuck.job_id != job_id) return false;
+    if (Ended(pid, stuck.start_time)) return true;
+    ++of_job;
+    return false;
+  });
+  for (const bool hangs : {true, false}) {
+    for (const os::ProcessInfo& process : processes) {
+      if (of_job >= kMostOfJob) return;
+      if (process.state == 'Z' || MayHang(process) != hangs) continue;
+      const auto known = stuck_.find(process.pid);
+      if (known != stuck_.end() && known->second.start_time == process.start_time) continue;
+      if (Ended(process.pid, process.start_time)) continue;
+      stuck_.insert_or_assign(process.pid, Stuck{process.start_time, now, job_id, owner});
+      ++of_job;
+    }
   }
 }
 
 bool Quarantine::IsInDriver(absl::string_view stack) { return absl::StrContains(stack, "[nvidia"); }
+
+bool Quarantine::Look(pid_t pid, Stuck& stuck) {
+  const auto process = os::FindProcess(pid);
+  if (!process || process->start_time != stuck.start_time || process->state == 'Z') return false;
+  const auto stack = os::ReadSmallFile(absl::StrCat("/proc/", pid, "/stack"));
+  stuck.in_driver = stack.ok() && IsInDriver(*stack);
+  stuck.state = process->state;
+  stuck.channel = os::WaitChannel(pid);
+  return true;
+}
 
 std::string Quarantine::Why(TimePoint now, std::optional<uid_t> uid) {
   std::string named, first_owner;
@@ -54,22 +80,27 @@ std::string Quarantine::Why(TimePoint now, std::optional<uid_t> uid) {
   bool in_driver = false;
   size_t count = 0;
   bool is_new = false;
-  std::erase_if(stuck_, [&](Stuck& stuck) {
-    const auto process = os::FindProcess(stuck.pid);
-    if (!process || process->start_time != stuck.start_time || process->state == 'Z') return true;
-    if (now < stuck.killed_at + kBound) return false;
+  for (auto entry = stuck_.begin(); entry != stuck_.end();) {
+    const auto at = entry++;
+    auto& [pid, stuck] = *at;
+    if (now < stuck.killed_at + kBound) continue;
+    if (now >= stuck.look_due) {
+      if (!Look(pid, stuck)) {
+        stuck_.erase(at);
+        continue;
+      }
+      stuck.look_due = now + kLookPause;
+    }
     is_new = !std::exchange(stuck.told, true) || is_new;
-    const auto stack = os::ReadSmallFile(absl::StrCat("/proc/", stuck.pid, "/stack"));
-    in_driver = in_driver || (stack.ok() && IsInDriver(*stack));
+    in_driver = in_driver || stuck.in_driver;
     users.insert(stuck.owner.uid);
     if (first_owner.empty()) first_owner = Escape(stuck.owner.name, 64);
     if (++count <= kMostNamed) {
-      absl::StrAppend(&named, named.empty() ? "" : ", ", "pid ", stuck.pid, " of job ",
+      absl::StrAppend(&named, named.empty() ? "" : ", ", "pid ", pid, " of job ",
                       Escape(stuck.job_id, 64), ", user ", Escape(stuck.owner.name, 64), " (state ",
-                      std::string(1, process->state), ", in ", os::WaitChannel(stuck.pid), ")");
+                      std::string(1, stuck.state), ", in ", stuck.channel, ")");
     }
-    return false;
-  });
+  }
   if (count == 0) return "";
   if (count > kMostNamed) absl::StrAppend(&named, " and ", count - kMostNamed, " more");
   const bool for_all = in_driver || users.size() > 1;

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -24,15 +25,18 @@ namespace dtrain::spawn {
 // is quickly followed by another of its kind does not. Loop thread.
 class Quarantine {
  public:
+  // How many processes of one job are remembered: one that stays is reason enough.
+  static constexpr size_t kMostOfJob = 64;
+
   // SIGKILL to those that are still the processes they were when listed. Returns how many there
   // were, ended ones not counted.
   size_t Kill(TimePoint now, const std::string& job_id, const Owner& owner,
               const std::vector<os::ProcessInfo>& processes);
-  // They have got it now.
+  // They have got it now. Of more than kMostOfJob those come first that may hang in the kernel.
   void Killed(TimePoint now, const std::string& job_id, const Owner& owner,
               const std::vector<os::ProcessInfo>& processes);
-  // Why the node takes no jobs of this user's, or (nullopt) of somebody's; empty: it does. Forgets
-  // those that have ended meanwhile.
+  // Why the node takes no jobs of this user's, or (nullopt) of somebody's; empty: it does. Any user
+  // may ask: so a process is looked at every 250 ms at most, and forgotten once it has ended.
   std::string Why(TimePoint now, std::optional<uid_t> uid);
 
   // By /proc/PID/stack, which only root may read: whether a module of NVIDIA's is in it.
@@ -40,14 +44,21 @@ class Quarantine {
 
  private:
   struct Stuck {
-    pid_t pid;
     uint64_t start_time;
     TimePoint killed_at;
     std::string job_id;
     Owner owner;
     bool told = false;
+    // As it was when it was last looked at.
+    TimePoint look_due{};
+    char state = '?';
+    std::string channel = {};
+    bool in_driver = false;
   };
-  std::vector<Stuck> stuck_;  // those that got the signal and were not seen to have ended
+  // False: it has ended.
+  static bool Look(pid_t pid, Stuck& stuck);
+
+  std::map<pid_t, Stuck> stuck_;  // those that got the signal and were not seen to have ended
 };
 
 }  // namespace dtrain::spawn

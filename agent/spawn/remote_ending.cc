@@ -18,6 +18,8 @@ namespace {
 // The spawner sees the end of a shepherd, and of all that was with it, as soon as we do.
 constexpr Duration kEndTold = std::chrono::milliseconds(200);
 constexpr Duration kHowLimit = std::chrono::seconds(2);
+// Of a job's processes, which may be many, for Quarantine to choose from.
+constexpr size_t kMostLooked = 1024;
 
 }  // namespace
 
@@ -124,8 +126,10 @@ void RemoteSpawner::KillLater(const Job& job, Duration delay) {
 
 // All that is in its cgroup now has got SIGKILL.
 void RemoteSpawner::OnKilled(const Job& job) {
+  std::vector<pid_t> pids = os::Cgroup(job->cgroup).Processes();
+  if (pids.size() > kMostLooked) pids.resize(kMostLooked);
   std::vector<os::ProcessInfo> processes;
-  for (const pid_t pid : os::Cgroup(job->cgroup).Processes()) {
+  for (const pid_t pid : pids) {
     if (auto process = os::FindProcess(pid)) processes.push_back(*process);
   }
   quarantine().Killed(loop_.Now(), job->key.job_id, {job->key.uid, job->order.owner.name},

@@ -131,6 +131,24 @@ TEST_F(ProberTest, ManyTargetsAreReportedInTheirOrder) {
   }
 }
 
+// Each may fail at once, and there may be others to be served.
+TEST_F(ProberTest, ManyTargetsTakeSeveralTurnsOfTheLoop) {
+  v1::ProbeRequest request = Request();
+  for (int i = 0; i < 256; ++i) AddTarget(request, "node3", 4000, os::RandomBytes(kProbeBytes));
+  std::optional<v1::ProbeReport> report;
+  Prober prober(loop_, std::move(request), [&](v1::ProbeReport r) { report = std::move(r); });
+  int turns = 0;  // of something else, each of which comes behind one of the prober's
+  loop::Timer other(loop_);
+  loop::Task turn = [&] {
+    ++turns;
+    other.After(Duration::zero(), [&] { turn(); });
+  };
+  other.After(Duration::zero(), [&] { turn(); });
+  ASSERT_TRUE(RunUntil([&] { return report.has_value(); }));
+  EXPECT_EQ(report->outcomes_size(), 256);
+  EXPECT_GE(turns, 2);
+}
+
 TEST_F(ProberTest, TheReportMayDestroyTheProber) {
   std::unique_ptr<ProbeListener> listener = Listen();
   v1::ProbeRequest request = Request();

@@ -5,6 +5,9 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <algorithm>
+#include <vector>
+
 #include "absl/strings/str_cat.h"
 #include "common/os/pidfd.h"
 #include "common/os/process_tree.h"
@@ -34,6 +37,7 @@ void End(const os::Child& child) {
 
 const Owner kAlice{1001, "alice"}, kBob{1002, "bob"};
 constexpr Duration kBound = std::chrono::seconds(2);
+constexpr Duration kLookPause = std::chrono::milliseconds(250);
 
 os::ProcessInfo InfoOf(const os::Child& child) { return os::FindProcess(child.pid).value(); }
 
@@ -49,7 +53,64 @@ TEST(QuarantineTest, LastsAsLongAsTheProcess) {
   EXPECT_THAT(why, AllOf(HasSubstr(named), HasSubstr("kernel log"), Not(HasSubstr(" more"))));
   EXPECT_EQ(why.find(named), why.rfind(named)) << "told once";
   End(child);
-  EXPECT_EQ(quarantine.Why(now + kBound, kAlice.uid), "");
+  EXPECT_EQ(quarantine.Why(now + kBound + kLookPause, kAlice.uid), "");
+}
+
+// Every Hello asks, of any user.
+TEST(QuarantineTest, AProcessIsLookedAtFourTimesASecondAtMost) {
+  Quarantine quarantine;
+  const TimePoint now = Clock::now();
+  os::Child child = Sleeper();
+  quarantine.Killed(now, "job-1", kAlice, {InfoOf(child)});
+  const std::string why = quarantine.Why(now + kBound, kAlice.uid);
+  EXPECT_NE(why, "");
+  End(child);
+  const TimePoint look = now + kBound + kLookPause;
+  EXPECT_EQ(quarantine.Why(look - std::chrono::milliseconds(1), kAlice.uid), why);
+  EXPECT_EQ(quarantine.Why(look, kAlice.uid), "");
+}
+
+TEST(QuarantineTest, OfAJobOfManyProcessesSomeAreRemembered) {
+  Quarantine quarantine;
+  TimePoint now = Clock::now();
+  std::vector<os::Child> children;
+  std::vector<os::ProcessInfo> processes;
+  for (size_t i = 0; i < Quarantine::kMostOfJob + 6; ++i) {
+    children.push_back(Sleeper());
+    processes.push_back(InfoOf(children.back()));
+  }
+  processes.back().state = 'D';
+  os::Child another = Sleeper();
+  quarantine.Killed(now, "job-1", kAlice, processes);
+  quarantine.Killed(now, "job-2", kAlice, {InfoOf(another)});
+  now += kBound;
+  EXPECT_THAT(quarantine.Why(now, kAlice.uid), HasSubstr(" and 62 more")) << "64 and one";
+  // Where some have ended there is room for the others.
+  for (size_t i = 0; i < 10; ++i) End(children[i]);
+  quarantine.Killed(now, "job-1", kAlice, processes);
+  now += kBound;
+  EXPECT_THAT(quarantine.Why(now, kAlice.uid), HasSubstr(" and 58 more")) << "60 and one";
+  for (size_t i = 10; i < children.size(); ++i) End(children[i]);
+  End(another);
+  EXPECT_EQ(quarantine.Why(now + kLookPause, kAlice.uid), "");
+}
+
+// They may all end but the one that does not.
+TEST(QuarantineTest, WhatWaitsInTheKernelIsRememberedFirst) {
+  Quarantine quarantine;
+  const TimePoint now = Clock::now();
+  std::vector<os::Child> children;
+  std::vector<os::ProcessInfo> processes;
+  for (size_t i = 0; i < Quarantine::kMostOfJob + 1; ++i) {
+    children.push_back(Sleeper());
+    processes.push_back(InfoOf(children.back()));
+  }
+  processes.back().state = 'D';
+  quarantine.Killed(now, "job-1", kAlice, processes);
+  for (size_t i = 0; i < Quarantine::kMostOfJob; ++i) End(children[i]);
+  EXPECT_THAT(quarantine.Why(now + kBound, kAlice.uid),
+              HasSubstr(absl::StrCat("pid ", children.back().pid, " of job job-1")));
+  End(children.back());
 }
 
 TEST(QuarantineTest, AProcessHasTimeToEnd) {
@@ -114,6 +175,9 @@ TEST(QuarantineTest, ManyAreCounted) {
   const TimePoint now = Clock::now();
   std::vector<os::Child> children;
   for (int i = 0; i < 5; ++i) children.push_back(Sleeper());
+  // In which order they are named.
+  std::sort(children.begin(), children.end(),
+            [](const os::Child& a, const os::Child& b) { return a.pid < b.pid; });
   for (const os::Child& child : children) {
     quarantine.Killed(now, "job-1", kAlice, {InfoOf(child)});
   }
@@ -122,7 +186,7 @@ TEST(QuarantineTest, ManyAreCounted) {
       AllOf(HasSubstr(absl::StrCat("pid ", children[2].pid, " ")),
             Not(HasSubstr(absl::StrCat("pid ", children[3].pid, " "))), HasSubstr(" and 2 more")));
   for (const os::Child& child : children) End(child);
-  EXPECT_EQ(quarantine.Why(now + kBound, kAlice.uid), "");
+  EXPECT_EQ(quarantine.Why(now + kBound + kLookPause, kAlice.uid), "");
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A program as the agent's user: what somebody has who took the agent over.
 #include <netinet/in.h>
+#include <sys/resource.h>
 
 #include "tests/component/spawner/harness.h"
 
@@ -56,6 +57,13 @@ class AttackTest : public SpawnerFixture {
       ASSERT_NE(packet.bytes, "");
       ended += packet.header().type == Type::kEnded;
     }
+  }
+
+  // The number that the next descriptor of the spawner gets.
+  rlim_t LowestFree() const {
+    rlim_t number = 0;
+    while (std::filesystem::is_symlink(absl::StrCat("/proc/", pid_, "/fd/", number))) ++number;
+    return number;
   }
 
   AgentEnd agent_;
@@ -169,6 +177,24 @@ TEST_F(AttackTest, WhatTakesLongToCloseKeepsNobodyWaiting) {
     EXPECT_STRNE(agent_.ReadAnswer().As<Refused>().words, "");
     ASSERT_EQ(agent_.Ask(Header{kVersion, Type::kAlive, 9}).header().type, Type::kDone);
   }
+}
+
+// Without descriptors for a pipe and a pidfd it can make no child that closes it.
+TEST_F(AttackTest, WhatTakesLongToCloseIsKeptWhileNoChildCanBeMade) {
+  auto [slow, other] = SlowToClose();
+  ASSERT_TRUE(os::SendSignal(pidfd_.get(), SIGSTOP).ok());
+  ASSERT_TRUE(agent_.Send(ByConnection("a"), {slow.get()}));
+  slow = UniqueFd();
+  rlimit before{};
+  ASSERT_EQ(prlimit(pid_, RLIMIT_NOFILE, nullptr, &before), 0);
+  const rlimit low = {LowestFree() + 1, before.rlim_max};  // room for what is given
+  ASSERT_EQ(prlimit(pid_, RLIMIT_NOFILE, &low, nullptr), 0);
+  ASSERT_TRUE(os::SendSignal(pidfd_.get(), SIGCONT).ok());
+  EXPECT_THAT(agent_.ReadAnswer().As<Refused>().words, HasSubstr("not a unix stream"));
+  ASSERT_EQ(agent_.Ask(Header{kVersion, Type::kAlive, 9}).header().type, Type::kDone);
+  EXPECT_EQ(Descriptors(), before_ + 2) << "the agent's connection, and what it has given";
+  ASSERT_EQ(prlimit(pid_, RLIMIT_NOFILE, &before, nullptr), 0);
+  EXPECT_EQ(SettledDescriptors(before_ + 1), before_ + 1) << "it has tried again";
 }
 
 TEST_F(AttackTest, AConnectionStartsOneJobWhileItsUserIsThere) {

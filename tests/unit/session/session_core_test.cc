@@ -124,6 +124,36 @@ TEST_F(SessionCoreTest, ReservesThatDoNotEndEndTheSession) {
   EXPECT_TRUE(ends(reserve));
 }
 
+TEST_F(SessionCoreTest, ProbesThatDoNotEndEndTheSession) {
+  Join();
+  v1::SessionRequest probe;
+  probe.mutable_probe()->add_targets();
+  const auto ends = [&] { return Find<End>(Ask(probe)) != nullptr; };
+  // As of a launcher that waits for GPUs, where each time the first choice of addresses fails.
+  for (int second = 0; second < 100; ++second) {
+    ASSERT_FALSE(ends()) << second;
+    ASSERT_FALSE(ends()) << second;
+    now_ += seconds(1);
+  }
+  for (int i = 0; i < 8; ++i) ASSERT_FALSE(ends()) << i;
+  EXPECT_TRUE(ends());
+}
+
+TEST_F(SessionCoreTest, AProbeOfMoreAddressesThanAnyLauncherHasTestedEndsTheSession) {
+  Join();
+  v1::SessionRequest probe;
+  // All candidates of all other nodes that one node tests.
+  for (int i = 0; i < 15 * 8; ++i) probe.mutable_probe()->add_targets();
+  const auto actions = Ask(probe);
+  ASSERT_NE(Find<RunProbe>(actions), nullptr);
+  EXPECT_EQ(Find<RunProbe>(actions)->request.targets_size(), 120);
+  while (probe.probe().targets_size() <= 256) probe.mutable_probe()->add_targets();
+  const auto refused = Ask(probe);
+  EXPECT_EQ(Find<RunProbe>(refused), nullptr);
+  ASSERT_NE(Find<End>(refused), nullptr);
+  EXPECT_THAT(std::string(Find<End>(refused)->status.message()), ::testing::HasSubstr("256"));
+}
+
 TEST_F(SessionCoreTest, WhatIsTheShepherdsEndsTheSessionOnTheAgentsChannel) {
   Start();
   v1::JobRequest stop;
