@@ -45,13 +45,14 @@ void NodeAnswers::Answer(const auth::Identity& peer, const http::Target& target,
   if (route.empty()) return reply(http::ErrorResponse(404, "no such path"));
   if (route == "GET /healthz") return reply(http::JsonResponse({{"status", "ok"}}));
   if (route == "GET /v1/jobs") {
-    const auto jobs = inquiries_.ListJobs(peer, route);
-    if (!jobs.ok()) return reply(Refusal(jobs.status()));
-    Json list = Json::array();
-    for (const v1::JobOnNode& job : *jobs) {
-      list.push_back(view::JobView(job, host_, absl::GetCurrentTimeNanos()));
-    }
-    return reply(http::JsonResponse({{"jobs", std::move(list)}}));
+    return inquiries_.ListJobs(peer, route, [&](const auto& jobs) {
+      if (!jobs.ok()) return reply(Refusal(jobs.status()));
+      Json list = Json::array();
+      for (const v1::JobOnNode& job : *jobs) {
+        list.push_back(view::JobView(job, host_, absl::GetCurrentTimeNanos()));
+      }
+      reply(http::JsonResponse({{"jobs", std::move(list)}}));
+    });
   }
   if (absl::StartsWith(route, "GET /v1/jobs/")) {
     return AnswerJob(peer, route, target, std::move(reply));
@@ -72,29 +73,36 @@ void NodeAnswers::Answer(const auth::Identity& peer, const http::Target& target,
 
 void NodeAnswers::AnswerJob(const auth::Identity& peer, absl::string_view route,
                             const http::Target& target, http::Reply reply) {
-  // "", "v1", "jobs", ID, "ranks", RANK, "log"
   const std::vector<std::string> parts = absl::StrSplit(target.path, '/');
   const auto owner = target.query.find("owner");
-  const auto job = inquiries_.DescribeJob(
-      peer, route, parts[3], owner != target.query.end() ? owner->second : std::string());
-  if (!job.ok()) return reply(Refusal(job.status()));
+  inquiries_.DescribeJob(peer, route, parts[3],
+                         owner != target.query.end() ? owner->second : std::string(),
+                         [&](const absl::StatusOr<v1::JobOnNode>& job) {
+                           if (!job.ok()) return reply(Refusal(job.status()));
+                           AnswerOf(*job, parts, peer, route, target, std::move(reply));
+                         });
+}
+
+void NodeAnswers::AnswerOf(const v1::JobOnNode& job, const std::vector<std::string>& parts,
+                           const auth::Identity& peer, absl::string_view route,
+                           const http::Target& target, http::Reply reply) {
   if (parts.size() == 4) {
-    return reply(http::JsonResponse(view::JobView(*job, host_, absl::GetCurrentTimeNanos())));
+    return reply(http::JsonResponse(view::JobView(job, host_, absl::GetCurrentTimeNanos())));
   }
   if (parts.size() == 5) {
     Json list = Json::array();
-    for (const v1::RankOnNode& rank : job->ranks()) list.push_back(view::RankView(rank, host_));
+    for (const v1::RankOnNode& rank : job.ranks()) list.push_back(view::RankView(rank, host_));
     return reply(http::JsonResponse({{"ranks", std::move(list)}}));
   }
   uint32_t number = 0;
   const auto is_it = [&](const v1::RankOnNode& rank) { return rank.rank() == number; };
   const bool is_number = absl::SimpleAtoi(parts[5], &number);
-  const auto rank = std::find_if(job->ranks().begin(), job->ranks().end(), is_it);
-  if (!is_number || rank == job->ranks().end()) {
+  const auto rank = std::find_if(job.ranks().begin(), job.ranks().end(), is_it);
+  if (!is_number || rank == job.ranks().end()) {
     return reply(http::ErrorResponse(404, "the job has no such rank on this node"));
   }
   if (parts.size() == 6) return reply(http::JsonResponse(view::RankView(*rank, host_)));
-  AnswerLog(peer, route, *job, number, target, std::move(reply));
+  AnswerLog(peer, route, job, number, target, std::move(reply));
 }
 
 void NodeAnswers::AnswerLog(const auth::Identity& peer, absl::string_view route,

@@ -25,6 +25,10 @@ class NodeAnswers {
   void Answer(const auth::Identity& peer, const http::Target& target, http::Reply reply);
   void AnswerJob(const auth::Identity& peer, absl::string_view route, const http::Target& target,
                  http::Reply reply);
+  // `parts`, of the path: "", "v1", "jobs", ID, "ranks", RANK, "log".
+  void AnswerOf(const v1::JobOnNode& job, const std::vector<std::string>& parts,
+                const auth::Identity& peer, absl::string_view route, const http::Target& target,
+                http::Reply reply);
   void AnswerLog(const auth::Identity& peer, absl::string_view route, const v1::JobOnNode& job,
                  uint32_t rank, const http::Target& target, http::Reply reply);
 

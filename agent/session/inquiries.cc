@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/session/inquiries.h"
 
+#include <chrono>
 #include <optional>
 #include <utility>
 
@@ -17,8 +18,6 @@ namespace {
 constexpr char kStopMethod[] = "/dtrain.v1.Agent/StopJob";
 // Whose rule says who may see a job in whole.
 constexpr char kSeeMethod[] = "GET /v1/jobs/{id}";
-// A report has all jobs and ranks. One user's take no more of the loop's time than this part.
-constexpr int kPart = 10;
 constexpr size_t kMostWaiting = 32;
 
 // What anyone may know: that somebody has GPUs and cores here.
@@ -51,14 +50,7 @@ void Inquiries::ReportNode(const auth::Identity& peer, absl::string_view method,
   if (absl::Status may = roster_.Check(peer, method, nullptr, nullptr); !may.ok()) {
     return done(std::move(may));
   }
-  const TimePoint now = agent_.loop.Now();
-  std::erase_if(callers_, [now](const auto& entry) {
-    return entry.second.waiting.empty() && entry.second.due <= now;
-  });
-  // What decides on what a report may say.
-  const std::string who = absl::StrCat(auth::RoleName(peer.role), " ", peer.name, " ",
-                                       peer.account ? absl::StrCat(peer.account->uid) : "");
-  Callers& callers = callers_.try_emplace(who, Callers{peer}).first->second;
+  Callers& callers = CallersOf(peer);
   if (callers.waiting.size() >= kMostWaiting) {
     return done(absl::ResourceExhaustedError(
         absl::StrCat(kMostWaiting, " questions of ", Escape(peer.name, 64),
@@ -66,9 +58,31 @@ void Inquiries::ReportNode(const auth::Identity& peer, absl::string_view method,
   }
   callers.waiting.push_back(std::move(done));
   if (callers.waiting.size() > 1) return;
-  if (callers.due <= now) return Answer(callers);
+  if (callers.time.due() <= agent_.loop.Now()) return Answer(callers);
   if (callers.timer == nullptr) callers.timer = std::make_unique<loop::Timer>(agent_.loop);
-  callers.timer->At(callers.due, [this, &callers] { Answer(callers); });
+  callers.timer->At(callers.time.due(), [this, &callers] { Answer(callers); });
+}
+
+// Forgets all that need not be known any more.
+Inquiries::Callers& Inquiries::CallersOf(const auth::Identity& peer) {
+  const TimePoint now = agent_.loop.Now();
+  std::erase_if(callers_, [now](const auto& entry) {
+    return entry.second.waiting.empty() && entry.second.time.due() <= now;
+  });
+  // What decides on what a report may say.
+  const std::string who = absl::StrCat(auth::RoleName(peer.role), " ", peer.name, " ",
+                                       peer.account ? absl::StrCat(peer.account->uid) : "");
+  return callers_.try_emplace(who, Callers{peer}).first->second;
+}
+
+absl::Status Inquiries::MayAskOfJobs(const Callers& callers) const {
+  const Duration wait = callers.time.answered_from() - agent_.loop.Now();
+  if (wait <= Duration::zero()) return absl::OkStatus();
+  const auto wait_ms = std::chrono::ceil<std::chrono::milliseconds>(wait);
+  return absl::ResourceExhaustedError(
+      absl::StrCat("questions of ", Escape(callers.peer.name, 64),
+                   " have taken as much of this agent's time as one user's may; ask again in ",
+                   wait_ms.count(), " ms"));
 }
 
 void Inquiries::Answer(Callers& callers) {
@@ -78,7 +92,7 @@ void Inquiries::Answer(Callers& callers) {
     std::vector<OnReport> waiting = std::exchange(callers.waiting, {});
     // To send it costs about as much as to make it.
     const Duration cost = (agent_.loop.Now() - begin) * (1 + waiting.size());
-    callers.due = begin + kPart * cost;
+    callers.time.Take(begin, cost);
     for (OnReport& done : waiting) done(report);
   });
 }
@@ -91,8 +105,8 @@ v1::NodeReport Inquiries::MakeReport(const auth::Identity& peer, v1::Inventory i
   report.set_quarantine(quarantine_.Why(
       agent_.loop.Now(), is_user ? std::optional<uid_t>(peer.account->uid) : std::nullopt));
   // A resident agent's own privileges are not its users'.
-  for (std::string& warning :
-       inventory::WarningsOf(inventory::ReadLockedMemory({}, /*of_users=*/agent_.self.resumable))) {
+  for (std::string& warning : inventory::WarningsOf(
+           inventory::ReadLockedMemory({}, /*pid=*/0, /*of_users=*/agent_.self.resumable))) {
     inventory.add_warnings(std::move(warning));
   }
   if (agent_.self.resumable)
@@ -113,19 +127,29 @@ std::vector<v1::JobOnNode> Inquiries::JobsFor(const auth::Identity& peer) const 
   return out;
 }
 
-absl::StatusOr<std::vector<v1::JobOnNode>> Inquiries::ListJobs(const auth::Identity& peer,
-                                                               absl::string_view method) {
-  if (absl::Status may = roster_.Check(peer, method, nullptr, nullptr); !may.ok()) return may;
-  return JobsFor(peer);
+void Inquiries::ListJobs(
+    const auth::Identity& peer, absl::string_view method,
+    absl::FunctionRef<void(const absl::StatusOr<std::vector<v1::JobOnNode>>&)> done) {
+  if (absl::Status may = roster_.Check(peer, method, nullptr, nullptr); !may.ok()) {
+    return done(std::move(may));
+  }
+  Callers& callers = CallersOf(peer);
+  if (absl::Status may = MayAskOfJobs(callers); !may.ok()) return done(std::move(may));
+  const TimePoint begin = agent_.loop.Now();
+  done(JobsFor(peer));
+  callers.time.Take(begin, agent_.loop.Now() - begin);
 }
 
-absl::StatusOr<v1::JobOnNode> Inquiries::DescribeJob(const auth::Identity& peer,
-                                                     absl::string_view method,
-                                                     absl::string_view job_id,
-                                                     absl::string_view owner) {
+void Inquiries::DescribeJob(const auth::Identity& peer, absl::string_view method,
+                            absl::string_view job_id, absl::string_view owner,
+                            absl::FunctionRef<void(const absl::StatusOr<v1::JobOnNode>&)> done) {
+  const TimePoint begin = agent_.loop.Now();
   auto session = roster_.FindFor(peer, method, {job_id, std::nullopt, owner});
-  if (!session.ok()) return session.status();
-  return (*session)->Describe();
+  if (!session.ok()) return done(session.status());
+  Callers& callers = CallersOf(peer);
+  if (absl::Status may = MayAskOfJobs(callers); !may.ok()) return done(std::move(may));
+  done((*session)->Describe());
+  callers.time.Take(begin, agent_.loop.Now() - begin);
 }
 
 void Inquiries::ReadLog(const auth::Identity& peer, absl::string_view method,

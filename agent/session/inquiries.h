@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
+#include <chrono>
 #include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/functional/any_invocable.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "agent/auth/identity.h"
@@ -20,6 +23,24 @@
 
 namespace dtrain::session {
 
+// How much of the loop's time the questions of one user take: a tenth at most, in the long run.
+// Pure.
+class QuestionTime {
+ public:
+  // Until then, a question that can wait does.
+  TimePoint due() const { return due_; }
+  // From then on, one that cannot wait is answered.
+  TimePoint answered_from() const { return due_ - kAhead; }
+  void Take(TimePoint begin, Duration cost) { due_ = std::max(due_, begin) + kPart * cost; }
+
+ private:
+  static constexpr int kPart = 10;
+  // Programs ask several questions in a row: these may take a tenth of this at once.
+  static constexpr Duration kAhead = std::chrono::seconds(5);
+
+  TimePoint due_{};
+};
+
 // Answers callers other than launchers about the node and its jobs, and ends a job for them.
 // `peer` gets to know of them what it may, as the rules of `method` are, and is refused the rest.
 // Loop thread.
@@ -28,17 +49,20 @@ class Inquiries {
   Inquiries(Surroundings agent, spawn::Quarantine& quarantine, Roster& roster)
       : agent_(std::move(agent)), quarantine_(quarantine), roster_(roster) {}
 
-  // Jobs of others it sees only in name. Callers of one user share reports: making them takes a
-  // tenth of the loop's time at most. RESOURCE_EXHAUSTED: many of them wait for one already.
+  // Jobs of others it sees only in name. Callers of one user share reports, and wait until they
+  // have QuestionTime for the next. RESOURCE_EXHAUSTED: many of them wait for one already.
   void ReportNode(const auth::Identity& peer, absl::string_view method,
                   absl::AnyInvocable<void(absl::StatusOr<v1::NodeReport>)> done);
-  // The same list at once, without the look at the node that a report takes.
-  absl::StatusOr<std::vector<v1::JobOnNode>> ListJobs(const auth::Identity& peer,
-                                                      absl::string_view method);
-  // The job's last attempt. `owner`: an account, or empty if auth::Choose is to find the owner.
-  // Only callers who may know that there is no such job get NOT_FOUND.
-  absl::StatusOr<v1::JobOnNode> DescribeJob(const auth::Identity& peer, absl::string_view method,
-                                            absl::string_view job_id, absl::string_view owner);
+  // The same list at once, without the look at the node that a report takes. What `done` takes
+  // counts as the user's QuestionTime; it calls none of these three. RESOURCE_EXHAUSTED: none is
+  // left.
+  void ListJobs(const auth::Identity& peer, absl::string_view method,
+                absl::FunctionRef<void(const absl::StatusOr<std::vector<v1::JobOnNode>>&)> done);
+  // Likewise the job's last attempt. `owner`: an account, or empty if auth::Choose is to find the
+  // owner. Only callers who may know that there is no such job get NOT_FOUND.
+  void DescribeJob(const auth::Identity& peer, absl::string_view method, absl::string_view job_id,
+                   absl::string_view owner,
+                   absl::FunctionRef<void(const absl::StatusOr<v1::JobOnNode>&)> done);
   void ReadLog(const auth::Identity& peer, absl::string_view method,
                const v1::ReadLogRequest& request, LogRelay::OnRead done);
   // As LogRelay::Follow. Ends with the session.
@@ -58,10 +82,13 @@ class Inquiries {
   struct Callers {
     auth::Identity peer;
     std::vector<OnReport> waiting = {};
-    TimePoint due{};  // no report before
+    QuestionTime time = {};
     std::unique_ptr<loop::Timer> timer = nullptr;
   };
 
+  Callers& CallersOf(const auth::Identity& peer);
+  // RESOURCE_EXHAUSTED: not now.
+  absl::Status MayAskOfJobs(const Callers& callers) const;
   std::vector<v1::JobOnNode> JobsFor(const auth::Identity& peer) const;
   v1::NodeReport MakeReport(const auth::Identity& peer, v1::Inventory inventory);
   void Answer(Callers& callers);
@@ -70,7 +97,7 @@ class Inquiries {
   spawn::Quarantine& quarantine_;
   Roster& roster_;
   absl::AnyInvocable<v1::NodeReport()> about_;
-  std::map<std::string, Callers> callers_;  // those who wait for a report, or may not have one yet
+  std::map<std::string, Callers> callers_;  // those who wait for a report, or would have to
 };
 
 }  // namespace dtrain::session

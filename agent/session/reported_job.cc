@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/session/reported_job.h"
 
+#include <cstddef>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -13,6 +15,11 @@ namespace {
 // Of why a shepherd cannot go on.
 constexpr size_t kMostOfBroken = 400;
 constexpr size_t kMostCpuList = 16 << 10;
+// Of the command: as many bytes as a shepherd of ours reports, which does not count empty words.
+constexpr size_t kMostArgv = 16 << 10;
+constexpr int kMostWords = 64 << 10;
+// As many as dtrain-spawner lets a job have processes.
+constexpr int kMostRanks = 32'768;
 constexpr Duration kKillPause = std::chrono::milliseconds(500);
 
 bool IsWritten(const v1::JobRecord& record) { return !record.boot_id().empty(); }
@@ -92,6 +99,13 @@ absl::Status ReportedJob::Check(const v1::JobOnNode& job) const {
     return absl::InvalidArgumentError(
         absl::StrCat("it says that the job has ", job.gpu_uuids_size(),
                      " GPUs, and cores in a list of ", job.cpulist().size(), " bytes"));
+  }
+  size_t argv = 0;
+  for (const std::string& word : job.argv()) argv += word.size();
+  if (argv > kMostArgv || job.argv_size() > kMostWords || job.ranks_size() > kMostRanks) {
+    return absl::InvalidArgumentError(absl::StrCat("it says that the job has ", job.ranks_size(),
+                                                   " ranks, and a command of ", job.argv_size(),
+                                                   " words and ", argv, " bytes"));
   }
   return relay_.Knows(job) ? absl::OkStatus()
                            : absl::InvalidArgumentError("it says that other ranks are here now");

@@ -4,11 +4,19 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
+#include <cstdint>
+#include <fstream>
 #include <string>
+#include <utility>
+#include <vector>
 
+#include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
 
 namespace dtrain::session {
@@ -22,11 +30,15 @@ class InquiriesTest : public ::testing::Test {
       done(v1::Inventory());
     };
   }
-  void Ask(const std::string& user, uint32_t uid, int count) {
+  static auth::Identity PeerOf(const std::string& user, uint32_t uid) {
     auth::Identity peer;
     peer.role = auth::Role::kUser;
     peer.name = user;
     peer.account = auth::Account{user, uid, uid};
+    return peer;
+  }
+  void Ask(const std::string& user, uint32_t uid, int count) {
+    const auth::Identity peer = PeerOf(user, uid);
     for (int i = 0; i < count; ++i) {
       inquiries_.ReportNode(peer, "/dtrain.v1.Agent/NodeStatus",
                             [this](const absl::StatusOr<v1::NodeReport>& report) {
@@ -35,6 +47,33 @@ class InquiriesTest : public ::testing::Test {
                               if (answered_ == 2 + 32) loop_.Stop();
                             });
     }
+  }
+  // `cost`: what the caller takes to make JSON of the answer, as of many jobs.
+  void List(const std::string& user, uint32_t uid, int count, Duration cost) {
+    const auth::Identity peer = PeerOf(user, uid);
+    for (int i = 0; i < count; ++i) {
+      inquiries_.ListJobs(peer, "GET /v1/jobs", [&](const auto& jobs) {
+        (jobs.ok() ? answered_ : refused_)++;
+        if (!jobs.ok()) why_ = std::string(jobs.status().message());
+        if (jobs.ok()) Spend(cost);
+      });
+    }
+  }
+  // From now on a report takes as long to make, as one of many jobs does.
+  void SetCost(Duration cost) {
+    inquiries_.SetAbout([cost] {
+      Spend(cost);
+      return v1::NodeReport();
+    });
+  }
+  static void Spend(Duration cost) {
+    const TimePoint end = Clock::now() + cost;
+    while (Clock::now() < end) continue;
+  }
+  static int64_t ResidentBytes() {
+    int64_t all = 0, resident = 0;
+    std::ifstream("/proc/self/statm") >> all >> resident;
+    return resident * sysconf(_SC_PAGESIZE);
   }
 
   loop::Loop loop_;
@@ -48,12 +87,7 @@ class InquiriesTest : public ::testing::Test {
 };
 
 TEST_F(InquiriesTest, OneUsersQuestionsAboutTheNodeShareAnAnswer) {
-  // As of many jobs.
-  inquiries_.SetAbout([] {
-    const TimePoint end = Clock::now() + std::chrono::milliseconds(20);
-    while (Clock::now() < end) continue;
-    return v1::NodeReport();
-  });
+  SetCost(std::chrono::milliseconds(20));
   Ask("mallory", 7, 1000);
   EXPECT_EQ(looks_, 1);
   EXPECT_EQ(answered_, 1);
@@ -69,6 +103,85 @@ TEST_F(InquiriesTest, OneUsersQuestionsAboutTheNodeShareAnAnswer) {
   EXPECT_EQ(looks_, 3);
   EXPECT_EQ(answered_, 2 + 32);
 }
+
+// They do not wait for the driver's look at the GPUs, so they share no answer.
+TEST_F(InquiriesTest, OneUsersQuestionsAboutJobsTakeAShareOfTheLoop) {
+  List("mallory", 7, 1000, std::chrono::milliseconds(20));
+  const int of_mallory = answered_;
+  EXPECT_GE(of_mallory, 1);
+  EXPECT_LT(of_mallory, 100) << "it is 26 on a machine with time";
+  EXPECT_EQ(refused_, 1000 - of_mallory);
+  EXPECT_THAT(why_, ::testing::StartsWith("questions of mallory have taken as much of this agent's "
+                                          "time as one user's may; ask again in "));
+  List("alice", 8, 2, Duration::zero());
+  EXPECT_EQ(answered_, of_mallory + 2) << "others do not pay for them";
+  Ask("mallory", 7, 1);
+  EXPECT_EQ(looks_, 0) << "her questions about the node are of the same share";
+  Ask("bob", 9, 1);
+  EXPECT_EQ(looks_, 1);
+}
+
+TEST(QuestionTimeTest, OnesASecondOfATenthOfItAreAnswered) {
+  QuestionTime time;
+  TimePoint now = Clock::now();
+  for (int i = 0; i < 1000; ++i) {
+    EXPECT_LE(time.answered_from(), now) << i;
+    time.Take(now, std::chrono::milliseconds(100));
+    now += std::chrono::seconds(1);
+  }
+}
+
+TEST(QuestionTimeTest, AFloodTakesATenth) {
+  QuestionTime time;
+  const TimePoint begin = Clock::now();
+  Duration taken{};
+  for (TimePoint now = begin; now < begin + std::chrono::seconds(100);) {
+    const Duration cost = std::chrono::milliseconds(now < time.answered_from() ? 0 : 10);
+    if (cost > Duration::zero()) time.Take(now, cost);
+    taken += cost;
+    now += std::max<Duration>(cost, std::chrono::milliseconds(1));
+  }
+  EXPECT_LE(taken, std::chrono::milliseconds(10'550));
+  EXPECT_GE(taken, std::chrono::seconds(10)) << "and as much it may";
+}
+
+TEST_F(InquiriesTest, AUserWhoWaitsIsNotForgottenWhenOthersAsk) {
+  std::vector<absl::AnyInvocable<void(v1::Inventory)>> looks;
+  readers_.status = [&](absl::AnyInvocable<void(v1::Inventory)> done) {
+    looks.push_back(std::move(done));
+  };
+  Ask("alice", 8, 2);
+  Ask("bob", 9, 1);
+  Ask("alice", 8, 1);
+  ASSERT_EQ(looks.size(), 2u) << "alice's questions share a look";
+  looks[0](v1::Inventory());
+  EXPECT_EQ(answered_, 3);
+  looks[1](v1::Inventory());
+  EXPECT_EQ(answered_, 4);
+}
+
+// One that was forgotten too early would be answered at once.
+TEST_F(InquiriesTest, AUserWithAnAnswerWaitsForTheNextThoughOthersAsk) {
+  SetCost(std::chrono::milliseconds(100));  // so the next one is due two seconds later
+  Ask("mallory", 7, 1);
+  SetCost(Duration::zero());
+  Ask("alice", 8, 1);
+  EXPECT_EQ(answered_, 2);
+  Ask("mallory", 7, 1);
+  EXPECT_EQ(looks_, 2);
+  EXPECT_EQ(answered_, 2);
+}
+
+#ifndef __SANITIZE_ADDRESS__  // it keeps what is freed
+TEST_F(InquiriesTest, UsersWhoWaitForNoAnswerAreForgotten) {
+  const int64_t before = ResidentBytes();
+  for (uint32_t uid = 0; uid < 2000; ++uid) {
+    Ask(absl::StrCat(uid, std::string(64 << 10, 'x')), uid, 1);
+  }
+  EXPECT_EQ(answered_, 2000);
+  EXPECT_LT(ResidentBytes() - before, 64 << 20) << "all their names take 250 MiB at least";
+}
+#endif
 
 }  // namespace
 }  // namespace dtrain::session

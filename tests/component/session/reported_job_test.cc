@@ -5,6 +5,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <string>
 #include <utility>
@@ -66,6 +68,45 @@ TEST_F(ReportedJobTest, ItHasNoMoreGpusThanANode) {
 TEST_F(ReportedJobTest, ItsListOfCoresIsShort) {
   v1::Report report = ReportOf({0});
   report.mutable_job()->set_cpulist(std::string(100'000, '1'));
+  job_->OnReport(report);
+  EXPECT_TRUE(processes_->was_killed);
+}
+
+TEST_F(ReportedJobTest, ItsCommandIsAsShortAsAShepherdCutsIt) {
+  v1::Report report = ReportOf({0});
+  report.mutable_job()->add_argv(std::string((16 << 10) - 1, 'x'));
+  for (int i = 0; i < 1000; ++i) report.mutable_job()->add_argv("");
+  report.mutable_job()->add_argv("x");
+  job_->OnReport(report);
+  EXPECT_FALSE(processes_->was_killed);
+  report.mutable_job()->add_argv("x");
+  job_->OnReport(report);
+  EXPECT_TRUE(processes_->was_killed);
+}
+
+TEST_F(ReportedJobTest, ItsCommandIsNoMebibyte) {
+  v1::Report report = ReportOf({0});
+  report.mutable_job()->add_argv(std::string(1 << 20, 'x'));
+  job_->OnReport(report);
+  EXPECT_TRUE(processes_->was_killed);
+}
+
+TEST_F(ReportedJobTest, ItsCommandHasNoMillionOfEmptyWords) {
+  v1::Report report = ReportOf({0});
+  for (int i = 0; i < 1'000'000; ++i) report.mutable_job()->add_argv("");
+  job_->OnReport(report);
+  EXPECT_TRUE(processes_->was_killed);
+}
+
+TEST_F(ReportedJobTest, ItHasNoMoreRanksThanAJobHasProcesses) {
+  v1::Report report = ReportOf({});
+  for (uint32_t rank = 0; rank < 32'768; ++rank) {
+    report.mutable_job()->add_ranks()->set_rank(rank);
+  }
+  job_->OnReport(report);
+  EXPECT_FALSE(processes_->was_killed);
+  // One that it knows: there would be no end of them.
+  report.mutable_job()->add_ranks()->set_rank(0);
   job_->OnReport(report);
   EXPECT_TRUE(processes_->was_killed);
 }
