@@ -67,9 +67,13 @@ class Job {
   Result<bool> Register(void* memory, uint32_t group);
   MaybeError Deregister(const void* memory, uint32_t group);
 
-  // Waits for the other ranks, unless a collective has failed, and leaves. `to_return`: they all
-  // leave in order to join again, and are waited for in any case.
-  MaybeError Leave(bool to_return);
+  enum class Leaving {
+    kInTime,    // the others have as much time as for joining
+    kAtExit,    // the program has ended, and they may still work for hours
+    kToReturn,  // as kInTime; they all leave in order to join again, also after a failure
+  };
+  // Waits for the other ranks, unless a collective has failed, and leaves.
+  MaybeError Leave(Leaving how);
   bool broken() const { return executor_.broken().has_value(); }
 
  private:

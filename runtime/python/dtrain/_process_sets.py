@@ -116,6 +116,8 @@ global_process_set = _Global()
 # By their numbers, which are never used again within a job.
 _added = {}
 _numbers = itertools.count(1)
+# Numbers for the names of split()'s collectives, from 1 in each job: the same on all ranks.
+_splits = itertools.count(1)
 
 
 def place_in(process_set: ProcessSet) -> tuple[int, int]:
@@ -174,7 +176,8 @@ def split(color: int) -> ProcessSet | None:
     Ranks keep their order within it. A rank that passes a negative color is in no set and gets None.
     """
     mine = int(color)
-    colors = [other[0] for other in gather_integers([mine])]
+    # Named: unnamed ones match by their order, and other threads may start some meanwhile.
+    colors = [other[0] for other in gather_integers([mine], label=f"dtrain.split.{next(_splits)}")]
     process_set = None
     if mine >= 0:
         process_set = ProcessSet([rank for rank, other in enumerate(colors) if other == mine])
@@ -183,6 +186,8 @@ def split(color: int) -> ProcessSet | None:
 
 
 def _begin(process_sets):
+    global _splits
+    _splits = itertools.count(1)
     for process_set in process_sets:
         add_process_set(process_set)
 

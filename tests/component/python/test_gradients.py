@@ -173,6 +173,8 @@ def the_scheduler_goes_on_after_a_restored_state():
     assert wrapped is optimizer
     hvd.broadcast_optimizer_state(wrapped, root_rank=0)
     assert len(wrapped.state_dict()["state"]) == 2
+    # PyTorch 2 would run step hooks twice: it has wrapped the step() of SGD.
+    assert "step" not in vars(type(wrapped)) and torch.optim.SGD.step.hooked
     wrapped.step()
     scheduler.step()
     assert hvd.allgather_object(wrapped.param_groups[0]["lr"]) == [0.5, 0.5]

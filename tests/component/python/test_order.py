@@ -224,6 +224,32 @@ def joined():
         assert last != first and dtrain.allgather_object(last) == [last] * n
 
 
+def split_beside_unnamed_ones():
+    """One rank starts an unnamed collective before split(), the other one within it, as another thread of it may."""
+    from unittest import mock
+
+    import numpy as np
+
+    import dtrain
+    from dtrain import _process_sets
+
+    started, create = [], _process_sets._add
+
+    def start():
+        started.append(dtrain.allreduce_async(np.ones(3), op=dtrain.Sum))
+
+    def start_and_create(*arguments):
+        if dtrain.rank() == 1:
+            start()
+        assert started[0].wait()[0] == 2
+        create(*arguments)
+
+    if dtrain.rank() == 0:
+        start()
+    with mock.patch.object(_process_sets, "_add", start_and_create):
+        assert dtrain.split(0).ranks == [0, 1]
+
+
 def test_order_differs_between_ranks(on_ranks):
     on_ranks(3, in_any_order)
 
@@ -234,6 +260,10 @@ def test_pending_collectives_go_on_while_others_are_waited_for(on_ranks):
 
 def test_two_threads_wait_for_different_collectives(on_ranks):
     on_ranks(2, in_two_threads)
+
+
+def test_split_matches_no_unnamed_collective(on_ranks):
+    on_ranks(2, split_beside_unnamed_ones)
 
 
 def test_poll_does_not_wait(on_ranks):

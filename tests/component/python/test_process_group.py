@@ -214,6 +214,29 @@ def others():
     sparse = torch.sparse_coo_tensor([[me, 0]], [1.0, 2.0], (n,))
     dist.all_reduce(sparse)
     assert sparse.to_dense().tolist() == [2.0 * n + 1] + [1.0] * (n - 1)
+    # Works that are over have filled their outputs, also before wait().
+    mine, total, small = torch.full((2,), me + 1.0), torch.full((5,), me + 1.0), torch.full((3,), me + 1, dtype=torch.uint8)
+    whole = torch.full((4, 3), me + 1.0)
+    parts, gathered = ([torch.zeros(2) for _ in range(n)] for _ in range(2))
+    dealt = torch.zeros(n)
+    works = [
+        dist.all_gather(parts, mine, async_op=True),
+        dist.gather(mine, gathered if me == 0 else None, 0, async_op=True),
+        dist.reduce(total, 0, async_op=True),
+        dist.all_to_all_single(dealt, torch.full((n,), me + 1.0), async_op=True),
+        dist.all_reduce(small, async_op=True),
+        dist.all_reduce(whole[:, 0], async_op=True),
+    ]
+    deadline = time.monotonic() + 60
+    while not all([work.is_completed() for work in works]):
+        assert time.monotonic() < deadline
+    every = [r + 1.0 for r in range(n)]
+    assert [part.tolist() for part in parts] == [[each] * 2 for each in every], parts
+    assert me != 0 or [part.tolist() for part in gathered] == [[each] * 2 for each in every], gathered
+    assert total.tolist() == [sum(every) if me == 0 else me + 1.0] * 5, total
+    assert dealt.tolist() == every, dealt
+    assert small.tolist() == [sum(every)] * 3, small
+    assert whole[:, 0].tolist() == [sum(every)] * 4 and whole[:, 1].tolist() == [me + 1.0] * 4, whole
     # Handles that nobody waits for.
     dropped = [torch.ones(100) for _ in range(600)]
     for each in dropped:

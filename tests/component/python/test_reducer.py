@@ -79,6 +79,26 @@ def by_hand(hvd, mine):
     return model.parameters()
 
 
+def by_hand_in_place(hvd, mine):
+    """Written into gradients that are zeroed in place, in a step that has had a backward()."""
+    import torch
+
+    ends = []
+    for op in ("Average", "Sum"):
+        model = linear()
+        options = {"op": getattr(hvd, op)} if hasattr(hvd, op) else {}
+        optimizer = sgd(hvd, model.parameters(), options, lr=0.001)
+        for _ in range(STEPS):
+            model(mine).square().mean().backward()
+            optimizer.zero_grad(set_to_none=False)
+            loss = model(mine).abs().mean() if op == "Average" else model(mine).abs().sum()
+            for p, grad in zip(model.parameters(), torch.autograd.grad(loss, list(model.parameters()))):
+                p.grad.copy_(grad)
+            optimizer.step()
+        ends += model.parameters()
+    return ends
+
+
 def adjusted_by_hooks(hvd, mine):
     model = linear()
     model.weight.register_hook(lambda grad: grad * 3)
@@ -410,7 +430,7 @@ def losses_as_numbers(hvd, mine):
 
 
 PROGRAMS = [
-    scaled_and_clipped, scaled_losses, kept_gradients, kept_views, gradients_in_one_tensor, by_hand,
+    scaled_and_clipped, scaled_losses, kept_gradients, kept_views, gradients_in_one_tensor, by_hand, by_hand_in_place,
     gradients_within_others, of_odd_layouts, made_and_assigned, adjusted_by_hooks, several_losses, accumulated, parts_of_a_window, sums,
     sums_of_discarded_and_scaled, sums_of_what_changes_by_hand, checkpoints, penalty, line_search, losses_as_numbers,
 ]

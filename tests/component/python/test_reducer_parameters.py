@@ -126,6 +126,22 @@ def shared_by_two_optimizers(hvd, mine):
     return [*base.parameters(), *heads[0].parameters(), *heads[1].parameters()]
 
 
+def two_in_one_backward(hvd, mine):
+    """Two optimizers, whose losses the ranks compute in different order."""
+    import torch
+
+    models = linear(), linear(4, 1)
+    optimizers = [sgd(hvd, model.parameters()) for model in models]
+    order = 1 if torch.equal(mine[0], rows(1)[0]) else -1
+    for _ in range(STEPS):
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        sum([model(mine).square().mean() for model in models[::order]]).backward()
+        for optimizer in optimizers:
+            optimizer.step()
+    return [p for model in models for p in model.parameters()]
+
+
 def states_of_other_kinds(hvd, mine):
     """foreach, and a state that is factored, as Adafactor's."""
     import torch
@@ -172,7 +188,7 @@ def assigned_for_either_of_two(hvd, mine):
 
 PROGRAMS = [
     gan, unfrozen_added_and_converted, frozen_when_wrapped, unused,
-    tied_copied_and_of_odd_types, shared_by_two_optimizers, states_of_other_kinds,
+    tied_copied_and_of_odd_types, shared_by_two_optimizers, two_in_one_backward, states_of_other_kinds,
     assigned_for_either_of_two,
 ]
 
@@ -226,6 +242,13 @@ def mistakes():
     # The job goes on.
     optimizer = sgd(hvd, model.parameters())
     train(optimizer, lambda: model(rows(2)).sum())
+
+    # Another optimizer's gradients on another rank.
+    models = linear(), linear()
+    optimizers = [sgd(hvd, each.parameters()) for each in models]
+    fails(hvd.MismatchError, lambda: models[me](rows(2)).sum().backward(),
+          "rank 0 reduces gradients of optimizer ", ", rank 1 of optimizer ", "for the same optimizers in the same order")
+    del optimizers
 
     # A backward() that fails, when gradients have been sent.
     from dtrain.torch import _buckets

@@ -77,6 +77,7 @@ class Gradient:
         self.result = None  # of the last round: the same on all ranks
         self.settled = False  # the program has not asked for another one since: no step, no zero_grad()
         self.zeroed = False  # it is zero or nothing
+        self.zero_version = None  # of the tensor, if zero_grad() has zeroed one since the last round
         self._result_version = None
         self.look()
         self.clear()
@@ -158,7 +159,16 @@ class Gradient:
             result = result.clone()
         self.parameter.grad = self.result = result
         self._result_version = None if result is None else result._version
-        self.settled, self.zeroed = result is not None, False
+        self.settled, self.zeroed, self.zero_version = result is not None, False, None
+
+    @property
+    def is_made_by_hand(self):
+        """Whether the program has given the parameter a gradient since the last round, or has zeroed the one of that
+        round and written into it."""
+        grad = self.parameter.grad
+        if grad is None or self.settled:
+            return False
+        return grad is not self.result or self.zero_version is not None and grad._version != self.zero_version
 
     def add(self, late):
         """Adds the reduced sum of what backward() made after this gradient had been sent."""

@@ -12,12 +12,18 @@ def description(gradient):
 
 
 def explained(error, mine, process_set):
-    """The MismatchError of a round in the words of DistributedOptimizer. `mine`: which step and which round of
-    it this is here, and descriptions of the gradients. Collective: all ranks have got the error."""
+    """The MismatchError of a round in the words of DistributedOptimizer. `mine`: the optimizer's number, which step
+    and which round of it this is here, and descriptions of the gradients. Collective: all ranks have got the error."""
     everyones = dtrain.allgather_object(mine, process_set=process_set)
-    step, turn, listed = everyones[0]
+    number, step, turn, listed = everyones[0]
     ranks = process_set.ranks
-    for rank, (other_step, other_turn, others) in zip(ranks[1:], everyones[1:]):
+    for rank, (other_number, other_step, other_turn, others) in zip(ranks[1:], everyones[1:]):
+        if other_number != number:
+            return MismatchError(
+                f"DistributedOptimizer: rank {ranks[0]} reduces gradients of optimizer {number}, rank {rank} of "
+                f"optimizer {other_number} (in order of creation); every rank must call backward() and step() "
+                "for the same optimizers in the same order"
+            )
         for first, other in itertools.zip_longest(listed, others):
             if first != other:
                 return MismatchError(

@@ -45,13 +45,49 @@ class _Ordinals:
     @classmethod
     def _number(cls, reducer):
         process_set = reducer._terms.process_set.process_set_id
-        number = next(cls.counts.setdefault(process_set, itertools.count()))
+        number = next(cls.counts.setdefault(process_set, itertools.count(1)))
         reducer._job = _job.number
-        reducer._prefix = f"optimizer {number + 1}: " if number else ""
+        reducer._ordinal = process_set or 0, number
+        reducer._prefix = f"optimizer {number}: " if number > 1 else ""
+
+    @classmethod
+    def of(cls, reducer):
+        """Its process set and its number there: reducers sort by that alike on all ranks."""
+        cls.enter(reducer)
+        return reducer._ordinal
 
 
 class _Backward:
-    """A call of backward(): lives as long as autograd works on it."""
+    """A call of backward() that makes gradients of a reducer: lives as long as autograd works on it."""
+
+    def __init__(self, reducer):
+        self.reducer = reducer
+
+    def end(self):
+        """Autograd calls this for each reducer in the order in which they began, which may differ between ranks:
+        if they reduced here, ranks would wait for each other. _end_all() runs after the last of these calls."""
+        _ended.backwards.add(self)
+        torch.autograd.Variable._execution_engine.queue_callback(_end_all)
+
+
+class _Ended(threading.local):
+    """Whose end() autograd has called: one thread makes all such calls of a backward()."""
+
+    def __init__(self):
+        self.backwards = weakref.WeakSet()  # if the backward() fails before _end_all(), they go with it
+
+
+_ended = _Ended()
+
+
+def _end_all():
+    backwards = sorted(_ended.backwards, key=lambda backward: _Ordinals.of(backward.reducer))
+    _ended.backwards.clear()
+    try:
+        for backward in backwards:
+            backward.reducer._end_backward(backward)
+    finally:
+        backwards.clear()  # or the traceback of a failure keeps alive those after it
 
 
 class Reducer:
@@ -104,6 +140,7 @@ class Reducer:
                 owner = None if before is None else before.reducer()
                 if owner is not None:
                     gradient.result, gradient.settled = before.result, before.settled
+                    gradient.zero_version = before.zero_version
                     owner._hand_over(before)
                 _owned[id(parameter)] = gradient
                 self._gradients.append(gradient)
@@ -159,6 +196,8 @@ class Reducer:
             for gradient in self._gradients + self._lent:
                 gradient = _owned.get(id(gradient.parameter), gradient)
                 gradient.zeroed, gradient.settled, gradient.common = True, False, None
+                grad = gradient.parameter.grad
+                gradient.zero_version = None if grad is None else grad._version
 
     def _describe(self):
         for number, gradient in enumerate(self._gradients):
@@ -229,9 +268,9 @@ class Reducer:
         for gradient in self._gradients:
             gradient.before = gradient.parameter.grad
         first.before = UNKNOWN
-        backward = _Backward()
+        backward = _Backward(self)
         self._backward = weakref.ref(backward)
-        at_end_of_backward(lambda: self._end_backward(backward))
+        at_end_of_backward(backward.end)
 
     @torch.no_grad()
     def _start_full(self):
@@ -276,9 +315,8 @@ class Reducer:
             finally:
                 self._synchronizing = False
             self.renew()
-            if self._gradients and (self._untold or self._round == 0 or any(
-                    g.parameter.grad is not g.result and not g.settled for g in self._gradients
-                    if g.parameter.grad is not None)):
+            if self._gradients and (self._untold or self._round == 0
+                                    or any(g.is_made_by_hand for g in self._gradients)):
                 self._reduce()
 
     def stepped(self):
@@ -405,7 +443,7 @@ class Reducer:
                             self._terms.process_set, Compression.none, in_place=True, wait=True,
                             note=f" in round {self._round} of step {self._step}, {self._layout:x}")
         except MismatchError as error:
-            mine = self._step, self._round, [description(g) for g in self._gradients]
+            mine = self._ordinal[1], self._step, self._round, [description(g) for g in self._gradients]
             raise explained(error, mine, self._terms.process_set) from None
         present, *numbers = numbers.tolist()
         if present < self._terms.process_set.size() and not self._keeps_common:

@@ -30,12 +30,12 @@ class SyncBatchNorm(_BatchNorm):
         if self.training and self.track_running_stats:
             self.num_batches_tracked.add_(1)  # type: ignore[union-attr]
         use_running = not self.training and self.track_running_stats
-        if use_running or size() == 1:
+        if not self.training or size() == 1:
             return torch.nn.functional.batch_norm(
                 input, self.running_mean, self.running_var, self.weight, self.bias,
                 not use_running, self._share_of_new(), self.eps)
         mean, variance, count = _everyones(input)
-        if self.training and self.track_running_stats:
+        if self.track_running_stats:
             self._remember(mean, variance, count)
         return _Normalize.apply(input, self.weight, self.bias, mean, variance, count, self.eps)
 

@@ -64,7 +64,11 @@ class Pending(torch._C._distributed_c10d.Work):
         self.wait()
 
     def is_completed(self):
-        return self._handle.done()
+        if not self._handle.done():
+            return False
+        with contextlib.suppress(Exception):  # wait() raises it again
+            self._handle.wait()  # which fills the outputs
+        return True
 
     def is_success(self):
         return self.is_completed() and self.exception() is None
@@ -144,7 +148,7 @@ class Waiter:
         octets = sum(work.octets for work in works)
         while len(works) > self._AT_LEAST and (octets > self._BYTES or len(works) > self._AT_MOST):
             oldest = works.pop(0)
-            if not oldest.is_completed():
+            if not oldest._handle.done():
                 return
             octets -= oldest.octets
             self.let_go(oldest)
@@ -229,7 +233,7 @@ class All:
             raise failure
 
     def done(self):
-        return all([work.is_completed() for work in self._works])
+        return all([work._handle.done() for work in self._works])
 
 
 class Then:

@@ -115,6 +115,11 @@ class _Distributed(_Given):
         raise StateError("pickle optimizer.state_dict() instead of a DistributedOptimizer")
 
 
+# Without this mark PyTorch wraps a class's step(), in load_state_dict() at the latest. The program's step hooks run in
+# that wrapper, and the optimizer's own class has one already: with both, they would run twice.
+_Distributed.step.hooked = True  # type: ignore[attr-defined]
+
+
 def _named(names, groups, first=0):
     """(name, parameter) of all parameters, in order; those that have no name get one."""
     return [
