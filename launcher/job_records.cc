@@ -17,6 +17,7 @@
 #include "launcher/history/retention.h"
 #include "launcher/job/campaign_journal.h"
 #include "launcher/journal/records.h"
+#include "launcher/story/care.h"
 #include "launcher/story/output.h"
 
 namespace dtrain {
@@ -35,6 +36,7 @@ absl::StatusOr<std::unique_ptr<JobRecords>> JobRecords::Take(loop::Loop& loop,
                                                              const detached::JobFolder& folder) {
   auto spec = folder.ReadSpec();
   if (!spec.ok()) return spec.status();
+  if (absl::Status checked = story::CheckMachine(folder); !checked.ok()) return checked;
   v1::Launcher self = detached::Ourselves();
   auto lock = folder.Lock(self);
   if (!lock.ok()) return lock.status();

@@ -25,8 +25,8 @@ namespace dtrain {
 // order of the calls. Loop thread.
 class JobRecords {
  public:
-  // UNAVAILABLE: another launcher has the job. NOT_FOUND: it has ended. Else what is wrong with the
-  // folder. Blocks.
+  // UNAVAILABLE: another launcher has the job. NOT_FOUND: it has ended. FAILED_PRECONDITION: see
+  // story::CheckMachine. Else what is wrong with the folder. Blocks.
   static absl::StatusOr<std::unique_ptr<JobRecords>> Take(loop::Loop& loop,
                                                           const detached::JobFolder& folder);
   ~JobRecords();

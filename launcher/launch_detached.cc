@@ -31,6 +31,7 @@
 #include "launcher/detached/supervisor.h"
 #include "launcher/migrate/depart.h"
 #include "launcher/migrate/options.h"
+#include "launcher/story/care.h"
 
 namespace dtrain {
 namespace {
@@ -154,7 +155,7 @@ int LaunchElsewhere(const detached::Jobs& jobs, const cli::LaunchOptions& launch
   there.connect_timeout = launch.transport.connect_timeout;
   const auto& hosts = launch.hosts.entries;
   if (launch.local || std::any_of(hosts.begin(), hosts.end(), [](const hosts::HostEntry& entry) {
-        return migrate::MeansThisMachine(entry.host);
+        return story::MeansThisMachine(entry.host);
       })) {
     return Fail(absl::InvalidArgumentError(
         "--launcher-on: name the hosts of the workers, by their real names: localhost, or no host "

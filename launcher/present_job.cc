@@ -2,6 +2,7 @@
 #include "launcher/present_job.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 
 #include "absl/time/clock.h"
@@ -18,8 +19,11 @@ Handover::Job ToHandOver(const PresentJob& job, TimePoint now) {
   over.spec.set_job_id(job.options.job.job_id);
   over.spec.set_had_terminal(true);
   *over.spec.mutable_accepted_by() = detached::Ourselves();
-  over.spec.mutable_accepted_by()->set_unix_nanos(job.clock.begin_unix_nanos);
-  over.state = job::StateOf(job.campaign, now, absl::GetCurrentTimeNanos());
+  // By the clock as it is now, like all that StateOf has: it may have been set since.
+  const int64_t unix_now = absl::GetCurrentTimeNanos();
+  over.spec.mutable_accepted_by()->set_unix_nanos(
+      unix_now - std::chrono::nanoseconds(now - job.clock.begin).count());
+  over.state = job::StateOf(job.campaign, now, unix_now);
   *over.state.mutable_accepted()->mutable_by() = over.spec.accepted_by();
   v1::AttemptBegins& attempt = *over.state.mutable_attempt();
   attempt.set_incarnation(job.attempt.options().incarnation);

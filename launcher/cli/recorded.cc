@@ -51,9 +51,14 @@ Surroundings RecordInto(v1::Spec& spec, Surroundings real) {
   return recording;
 }
 
-void RecordFlagVariables(const std::vector<std::string>& environment, v1::Spec& spec) {
+std::vector<std::string> FlagVariableNames() {
   std::vector<std::string> names = {"DTRAIN_CONFIG"};
   for (const Flag& flag : LaunchFlags()) names.push_back(FlagVariable(FlagName(flag)));
+  return names;
+}
+
+void RecordFlagVariables(const std::vector<std::string>& environment, v1::Spec& spec) {
+  const std::vector<std::string> names = FlagVariableNames();
   for (const std::string& entry : environment) {
     const size_t equals = entry.find('=');
     if (equals == std::string::npos || equals + 1 == entry.size()) continue;  // empty: not given
@@ -63,6 +68,18 @@ void RecordFlagVariables(const std::vector<std::string>& environment, v1::Spec& 
     variable.set_name(name);
     variable.set_value(entry.substr(equals + 1));
   }
+}
+
+std::vector<std::string> WithFlagVariablesOf(const v1::Spec& spec,
+                                             std::vector<std::string> environment) {
+  const std::vector<std::string> names = FlagVariableNames();
+  std::erase_if(environment, [&names](const std::string& entry) {
+    return std::find(names.begin(), names.end(), entry.substr(0, entry.find('='))) != names.end();
+  });
+  for (const v1::EnvVar& variable : spec.flag_variables()) {
+    environment.push_back(absl::StrCat(variable.name(), "=", variable.value()));
+  }
+  return environment;
 }
 
 Surroundings SurroundingsOf(const v1::Spec& spec) {

@@ -26,6 +26,8 @@ absl::Status Tell(const JobFolder& job, const v1::Launcher& launcher) {
   if (absl::IsNotFound(pidfd.status()) || !IsHere(launcher)) return absl::OkStatus();
   if (!pidfd.ok()) return pidfd.status();
   absl::Status sent = os::SendSignal(pidfd->get(), SIGTERM);
+  // One that was paused acts on it only then.
+  (void)os::SendSignal(pidfd->get(), SIGCONT);
   return absl::IsNotFound(sent) ? absl::OkStatus() : sent;
 }
 

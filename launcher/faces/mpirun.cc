@@ -79,6 +79,8 @@ std::vector<FaceFlag> OutputFlags() {
       {"--tag-output,--prepend-rank,-l", "", Becomes::kOwn, "", "dtrain launch --tag-output rank"},
       {"--timestamp-output", "", Becomes::kFlag, "--timestamps"},
       {"--output-filename", "DIR", Becomes::kOwn, "", "files DIR/1/rank.RANK/{stdout,stderr}"},
+      {"--output", "HOW", Becomes::kOwn, "",
+       "tag, timestamp, dir=DIR, file=FILE, by commas; with a % a pattern of dtrain launch"},
       {"--merge-stderr-to-stdout", "", Becomes::kIgnored, "stdout and stderr stay apart"},
       {"--stdin", "WHO", Becomes::kFlag, "--stdin"},
       {"--timeout", "S", Becomes::kFlag, "--timeout"},
@@ -212,6 +214,41 @@ absl::Status Environment(LineBuilder& line, const cli::Surroundings& surrounding
   return absl::OkStatus();
 }
 
+void OutputFolder(absl::string_view dir, LineBuilder& line) {
+  line.Flag("--output", absl::StrCat(dir, "/1/rank.%R/%s"));
+}
+
+// Open MPI 5's --output: directives, with qualifiers behind colons.
+void Output(LineBuilder& line, bool& tags) {
+  for (const Mention* each : line.All("output")) {
+    const std::string& how = each->values[0];
+    // dtrain's own has a pattern.
+    if (how.find('%') < how.find('=')) {
+      line.Flag("--output", how);
+      continue;
+    }
+    for (const absl::string_view word :
+         absl::StrSplit(how, absl::ByAnyChar(",:"), absl::SkipEmpty())) {
+      const std::pair<absl::string_view, absl::string_view> parts =
+          absl::StrSplit(word, absl::MaxSplits('=', 1));
+      const std::string directive = absl::AsciiStrToLower(parts.first);
+      if (directive == "timestamp") {
+        line.Switch("--timestamps");
+      } else if (directive == "dir" && !parts.second.empty()) {
+        OutputFolder(parts.second, line);
+      } else if (directive == "file" && !parts.second.empty()) {
+        line.Flag("--output", absl::StrCat(parts.second, ".%r"));
+      } else if (absl::StartsWith(directive, "tag")) {
+        tags = true;
+      } else {
+        line.Note(absl::StrCat("--output ", Escape(word, 60),
+                               " ignored: only tag, timestamp, dir=DIR, file=FILE and dtrain's "
+                               "patterns with a % are understood"));
+      }
+    }
+  }
+}
+
 absl::StatusOr<Line> TranslateProgram(const std::vector<std::string>& args, bool first,
                                       const cli::Surroundings& surroundings,
                                       std::vector<std::string>& shared, Translation& out) {
@@ -225,11 +262,11 @@ absl::StatusOr<Line> TranslateProgram(const std::vector<std::string>& args, bool
   if (!status.ok()) return status;
   out.ppn_wraps = out.ppn_wraps || line.Has("ppn");  // Hydra's
   if (line.line().command.empty()) return absl::InvalidArgumentError("no program to run");
-  if (const std::string dir = line.Value("output-filename"); !dir.empty()) {
-    line.Flag("--output", absl::StrCat(dir, "/1/rank.%R/%s"));
-  }
+  if (const std::string dir = line.Value("output-filename"); !dir.empty()) OutputFolder(dir, line);
+  bool tags = line.Has("tag-output");
+  Output(line, tags);
   // mpirun's output has no tags.
-  if (first) line.Flag("--tag-output", line.Has("tag-output") ? "rank" : "none");
+  if (first) line.Flag("--tag-output", tags ? "rank" : "none");
   return std::move(line.line());
 }
 

@@ -22,6 +22,8 @@
 #include "common/base/exit_code.h"
 #include "common/base/posix_error.h"
 #include "common/base/text.h"
+#include "launcher/cli/forwarded_env.h"
+#include "launcher/cli/recorded.h"
 #include "launcher/history/attach.h"
 #include "launcher/history/options.h"
 #include "launcher/history/rerun.h"
@@ -249,6 +251,17 @@ int AttachTo(const Options& options) {
   return Attach(*job, options);
 }
 
+// In place of today's those that it was launched with, but for the flags that WordsToRerun leaves
+// out.
+void SetFlagVariables(const v1::Spec& spec) {
+  for (const std::string& name : cli::FlagVariableNames()) (void)unsetenv(name.c_str());
+  for (const v1::EnvVar& variable : spec.flag_variables()) {
+    if (variable.name() == cli::FlagVariable("key")) continue;
+    if (variable.name() == cli::FlagVariable("launcher-on")) continue;
+    (void)setenv(variable.name().c_str(), variable.value().c_str(), /*overwrite=*/1);
+  }
+}
+
 int Rerun(const Options& options, Launch launch) {
   const auto jobs = story::OpenJobs();
   if (!jobs.ok()) return Fail(options, jobs.status());
@@ -258,9 +271,7 @@ int Rerun(const Options& options, Launch launch) {
   if (!spec.ok()) return Fail(options, spec.status());
   const auto words = WordsToRerun(story::WordsOf(*spec), spec->foreground());
   if (!words.ok()) return Fail(options, words.status());
-  for (const v1::EnvVar& variable : spec->flag_variables()) {
-    (void)setenv(variable.name().c_str(), variable.value().c_str(), /*overwrite=*/1);
-  }
+  SetFlagVariables(*spec);
   if (chdir(spec->working_directory().c_str()) != 0) {
     return Fail(options, PosixError(errno, absl::StrCat("change to the job's working directory ",
                                                         Escape(spec->working_directory()))));

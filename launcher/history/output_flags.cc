@@ -2,12 +2,13 @@
 #include "launcher/history/output_flags.h"
 
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "launcher/cli/options.h"
+#include "launcher/cli/recorded.h"
 #include "launcher/story/story.h"
 
 namespace dtrain::history {
@@ -21,12 +22,14 @@ output::Options OutputOptionsOf(const detached::JobFolder& job) {
   for (const v1::EnvVar& variable : spec->environment()) {
     surroundings.environment.push_back(absl::StrCat(variable.name(), "=", variable.value()));
   }
+  // The environment of an ended job is not kept, but for these.
+  surroundings.environment = cli::WithFlagVariablesOf(*spec, std::move(surroundings.environment));
   surroundings.working_directory = spec->working_directory();
   surroundings.read = [&](const std::string& path) -> absl::StatusOr<std::string> {
     for (const v1::SourceFile& file : spec->files()) {
       if (file.path() == path && !file.is_script() && file.status_code() == 0) return file.text();
     }
-    return absl::NotFoundError(path);
+    return std::string();  // a job that was in the foreground has no files
   };
   const auto parsed = cli::ParseLaunch(words, surroundings);
   if (!parsed.ok()) return {};

@@ -67,8 +67,10 @@ CampaignPast PastOf(const v1::JournalState& state, const hosts::HostList& hosts,
   if (state.restarts_size() > 0) {
     const v1::RestartDecided& last = *state.restarts().rbegin();
     if (!past.begun && !last.again()) past.attempt = last.attempt() + 1;
-    past.wait =
-        std::chrono::nanoseconds(std::max<int64_t>(last.not_before_unix_nanos() - unix_now, 0));
+    // No longer than it was to be: the clock may have been ahead then, or be behind now.
+    const int64_t wait =
+        last.not_before_unix_nanos() - std::max<int64_t>(unix_now, last.unix_nanos());
+    past.wait = std::chrono::nanoseconds(std::max<int64_t>(wait, 0));
     indices(last.left_out(), past.left_out);
   }
   past.age = since(state.accepted().by().unix_nanos());

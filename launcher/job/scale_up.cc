@@ -56,7 +56,8 @@ void ScaleUp::OnHost(TimePoint now, uint32_t host, bool reachable) {
 
 void ScaleUp::OnCheckpoint(TimePoint now, bool newer) {
   if (wanted_ == 0) return;
-  has_checkpoint_ = has_checkpoint_ || newer;
+  // It would be an old one when hosts that went meanwhile are back.
+  has_checkpoint_ = newer && now >= ReadyAt();
   look_at_ = now + kLookAgain;
 }
 
@@ -66,7 +67,7 @@ TimePoint ScaleUp::ReadyAt(const Host& host) const {
 }
 
 // When the last of as many as are needed has been there for long enough.
-TimePoint ScaleUp::NextDeadline() const {
+TimePoint ScaleUp::ReadyAt() const {
   if (wanted_ == 0) return kNever;
   std::vector<TimePoint> ready;
   for (const Host& host : hosts_) {
@@ -74,7 +75,12 @@ TimePoint ScaleUp::NextDeadline() const {
   }
   if (ready.size() < wanted_) return kNever;
   std::nth_element(ready.begin(), ready.begin() + (wanted_ - 1), ready.end());
-  return has_checkpoint_ ? ready[wanted_ - 1] : std::max(ready[wanted_ - 1], look_at_);
+  return ready[wanted_ - 1];
+}
+
+TimePoint ScaleUp::NextDeadline() const {
+  const TimePoint ready = ReadyAt();
+  return has_checkpoint_ ? ready : std::max(ready, look_at_);
 }
 
 ScaleUp::Next ScaleUp::Decide(TimePoint now) {

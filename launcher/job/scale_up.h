@@ -11,7 +11,7 @@ namespace dtrain::job {
 
 // Whether a job that goes on without some of its hosts is to be started again with them
 // (--scale-up): which hosts are absent, since when they can be reached again, and whether the
-// program has written a checkpoint in this attempt. Pure: a part of CampaignCore.
+// program has written a checkpoint since then. Pure: a part of CampaignCore.
 class ScaleUp {
  public:
   enum class Next { kNothing, kLookAtCheckpoint, kRestart };
@@ -25,7 +25,7 @@ class ScaleUp {
   // It ends.
   void End();
   void OnHost(TimePoint now, uint32_t host, bool reachable);
-  // The answer to kLookAtCheckpoint.
+  // The answer to kLookAtCheckpoint. Ignored if too few hosts are back by now.
   void OnCheckpoint(TimePoint now, bool newer);
   // What is due. After kRestart the attempt is to be ended.
   Next Decide(TimePoint now);
@@ -44,12 +44,13 @@ class ScaleUp {
     int tries = 0;             // restarts for its sake that it has not joined
   };
   TimePoint ReadyAt(const Host& host) const;
+  TimePoint ReadyAt() const;  // as many as are needed; kNever: too few are back
 
   const Duration after_;
   std::vector<Host> hosts_;
   uint32_t wanted_ = 0;  // so many of the absent ones; 0: the job has all it may, or none runs
   uint32_t nodes_ = 0;
-  bool has_checkpoint_ = false;           // of this attempt
+  bool has_checkpoint_ = false;           // written since the hosts are back
   TimePoint look_at_ = TimePoint::min();  // at its checkpoint, next
   std::vector<uint32_t> back_;
 };

@@ -31,6 +31,7 @@
 #include "launcher/journal/records.h"
 #include "launcher/migrate/ssh.h"
 #include "launcher/migrate/wire.h"
+#include "launcher/story/care.h"
 
 namespace dtrain::migrate {
 namespace {
@@ -146,7 +147,7 @@ class Departure {
       if (node.node() >= static_cast<uint32_t>(state.attempt().hosts_size())) continue;
       if (IsLost(state, node)) continue;
       const std::string& host = state.attempt().hosts(static_cast<int>(node.node()));
-      if (MeansThisMachine(host)) {
+      if (story::MeansThisMachine(host)) {
         return absl::InvalidArgumentError(absl::StrCat(
             job_.id(), " has workers on ", host,
             ", which means another machine there: launch such a job with the real names of "

@@ -4,7 +4,6 @@
 #include <limits>
 
 #include "absl/status/status.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/text.h"
 #include "launcher/cli/flag_table.h"
@@ -95,10 +94,6 @@ absl::StatusOr<transport::Target> ParseTarget(const std::string& text) {
   target.user = first.user;
   target.port = first.port;
   return target;
-}
-
-bool MeansThisMachine(absl::string_view host) {
-  return host == "localhost" || host == "::1" || absl::StartsWith(host, "127.");
 }
 
 cli::Page PageOf(absl::string_view) {

@@ -29,9 +29,6 @@ struct Options {
 // "[USER@]HOST". INVALID_ARGUMENT: it is no host, or more than that.
 absl::StatusOr<transport::Target> ParseTarget(const std::string& text);
 
-// On another machine the name means that one.
-bool MeansThisMachine(absl::string_view host);
-
 // `args` begins with "migrate". Every error is InvalidArgument, one or two lines.
 absl::StatusOr<Options> Parse(const std::vector<std::string>& args);
 

@@ -230,15 +230,16 @@ absl::Status AgentCommands::Logs(const AgentJob& job) {
   const auto own = os::FindAccount(geteuid());
   LogPrinter printer(options_, !own.ok() || streams[0].part->job.owner() != own->name);
   printer.SetRanks(job.parts[0].job.world_size());
+  if (options_.follow) printer.ShowUnfinished();
   bool open = true;
   for (;;) {
     bool all_over = true;
     for (ReadStream& stream : streams) {
       if (absl::Status read = ReadOn(stream, printer, &open); !read.ok()) return read;
-      if (!open) return absl::OkStatus();
+      if (!open) return printer.Finish();
       all_over = all_over && stream.over;
     }
-    if (all_over) return absl::OkStatus();
+    if (all_over || !printer.Look(Clock::now())) return printer.Finish();
     poll(nullptr, 0, kPauseMs);
   }
 }

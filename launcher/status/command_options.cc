@@ -48,7 +48,8 @@ constexpr Description kDescriptions[] = {
      "are printed as\n"
      "it wrote them, on stdout and stderr."},
     {"stop", "dtrain stop [--json] [-H HOSTS] [JOB]",
-     "Ends a job, as Ctrl-C would where it was launched, and waits until all of it is gone."},
+     "Ends a job, as Ctrl-C would where it was launched, and waits until all of it is gone.\n"
+     "Given again 3 s later or more, it kills the job's workers at once."},
     {"detach", "dtrain detach [--json] [JOB]",
      "Lets a job go on without the terminal it was launched from, as if it had been launched with "
      "-d."},

@@ -92,12 +92,12 @@ absl::StatusOr<OnNodes> AskAgents(const CommandOptions& options, const Json& kno
 }
 
 absl::Status Ps(const CommandOptions& options) {
-  absl::StatusOr<std::vector<LiveJob>> jobs = LiveJobs();
-  if (!jobs.ok()) return jobs.status();
+  const absl::StatusOr<std::vector<LiveJob>> live = LiveJobs();
+  const std::vector<LiveJob> jobs = live.ok() ? *live : FindAllJobs();
   Json list = Json::array();
   std::vector<std::string> silent;
   std::set<std::string> known;
-  for (const LiveJob& job : *jobs) {
+  for (const LiveJob& job : jobs) {
     absl::StatusOr<Json> answer = Ask(job, "/v1/jobs/" + job.id);
     if (answer.ok()) list.push_back(std::move(*answer));
     // Any other failure: it has ended since.
@@ -126,7 +126,7 @@ absl::Status Ps(const CommandOptions& options) {
   } else {
     for (const Json& job : ended) list.push_back(job);
     // "no jobs" only if that is known.
-    if (!list.empty() || (silent.empty() && on_nodes->jobs.empty() && detached.ok())) {
+    if (!list.empty() || (silent.empty() && on_nodes->jobs.empty() && detached.ok() && live.ok())) {
       Print(JobsTable(list, options.all));
     }
     for (const std::string& id : silent) Print(absl::StrCat(id, " does not answer\n"));
@@ -138,6 +138,7 @@ absl::Status Ps(const CommandOptions& options) {
     if (!on_nodes->jobs.empty()) Print(NodeJobsTable(on_nodes->jobs));
   }
   if (!detached.ok()) return detached.status();
+  if (!live.ok()) return live.status();
   if (on_nodes->silent.empty()) return absl::OkStatus();
   return absl::UnavailableError(absl::StrJoin(on_nodes->silent, "\ndtrain: ps: "));
 }
@@ -273,7 +274,7 @@ absl::Status LiveLogs(const LiveJob& job, const CommandOptions& options) {
                      "output"));
   }
   if (!answer.ok()) return answer.status();
-  if (answer->status == 200) return absl::OkStatus();
+  if (answer->status == 200) return printer.Finish();
   const Json json = Json::parse(answer->body, nullptr, /*allow_exceptions=*/false);
   const bool told = json.is_object() && json.contains("error") && json["error"].is_string();
   return absl::NotFoundError(

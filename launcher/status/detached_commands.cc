@@ -169,6 +169,8 @@ absl::StatusOr<DetachedJobs> ListDetached(const std::set<std::string>& known, bo
 absl::Status DetachLive(const LiveJob& job, bool json) {
   const auto pidfd = os::OpenPidfd(job.launcher);
   if (!pidfd.ok()) return absl::NotFoundError(absl::StrCat(job.id, " has just ended"));
+  // It may have been paused, as by Ctrl-Z.
+  (void)os::SendSignal(pidfd->get(), SIGCONT);
   const auto answer =
       http::Post(job.socket, absl::StrCat("/v1/jobs/", job.id, "/detach"), kDetachPatience);
   if (!answer.ok()) return answer.status();
@@ -221,6 +223,8 @@ absl::Status StopLauncher(const std::string& id, pid_t launcher, int signal,
   }
   absl::Status sent = os::SendSignal(pidfd->get(), signal);
   if (!sent.ok()) return sent;
+  // One that was paused, as by Ctrl-Z, acts on it only then.
+  (void)os::SendSignal(pidfd->get(), SIGCONT);
   pollfd ended{pidfd->get(), POLLIN, 0};
   while (poll(&ended, 1, -1) < 0 && errno == EINTR) {
   }
@@ -259,12 +263,12 @@ std::vector<std::string> LostHosts(const detached::JobFolder& job) {
   return lost;
 }
 
-// With the ways that it was launched with.
+// With the ways that it was launched with. Of its environment only the flags are kept.
 absl::StatusOr<cli::LaunchOptions> LaunchOf(const detached::JobFolder& job) {
   const auto spec = job.ReadSpec();
   if (!spec.ok()) return spec.status();
   cli::Surroundings then = cli::SurroundingsOf(*spec);
-  then.environment = cli::ProcessSurroundings().environment;  // its own is gone
+  then.environment = cli::WithFlagVariablesOf(*spec, cli::ProcessSurroundings().environment);
   auto command = cli::ParseLaunch({spec->argv().begin(), spec->argv().end()}, then);
   if (!command.ok()) return command.status();
   // Hosts of a scheduler's allocation are no more known.

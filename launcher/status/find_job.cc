@@ -29,9 +29,14 @@ std::string DirectoryOf(const LiveJob& job) {
   return std::filesystem::read_symlink(absl::StrCat("/proc/", job.launcher, "/cwd"), error);
 }
 
+// Where one of the places cannot be used there are the others, and folders tell of more.
+std::vector<LiveJob> ThatListen(const absl::StatusOr<std::vector<LiveJob>>& live) {
+  return live.ok() ? *live : FindAllJobs();
+}
+
 // Those that detached::Jobs knows, and those whose launcher listens. `unread`: why there may be
 // more.
-std::vector<v1::JobEntry> Known(const std::vector<LiveJob>& live,
+std::vector<v1::JobEntry> Known(const absl::StatusOr<std::vector<LiveJob>>& live,
                                 const absl::StatusOr<detached::Jobs>& jobs, absl::Status& unread) {
   std::vector<v1::JobEntry> known;
   unread = jobs.status();
@@ -41,7 +46,8 @@ std::vector<v1::JobEntry> Known(const std::vector<LiveJob>& live,
     if (all.ok()) known = *std::move(all);
   }
   if (absl::IsNotFound(unread)) unread = absl::OkStatus();
-  for (const LiveJob& job : live) {
+  if (unread.ok()) unread = live.status();
+  for (const LiveJob& job : ThatListen(live)) {
     const bool is_there = std::any_of(known.begin(), known.end(), [&](const v1::JobEntry& entry) {
       return entry.job_id() == job.id;
     });
@@ -88,14 +94,14 @@ absl::StatusOr<std::vector<LiveJob>> LiveJobs() {
 }
 
 absl::StatusOr<FoundJob> FindJob(const std::string& text) {
-  const absl::StatusOr<std::vector<LiveJob>> live = LiveJobs();
-  if (!live.ok()) return live.status();
+  const absl::StatusOr<std::vector<LiveJob>> all_live = LiveJobs();
+  const std::vector<LiveJob> live = ThatListen(all_live);
   const absl::StatusOr<detached::Jobs> jobs = story::OpenJobs();
   absl::Status unread;
-  const auto known = Known(*live, jobs, unread);
-  if (text.empty()) return OnlyOne(known, *live, jobs, unread);
+  const auto known = Known(all_live, jobs, unread);
+  if (text.empty()) return OnlyOne(known, live, jobs, unread);
   const auto id = detached::ChooseJob(known, text);
-  if (id.ok()) return Found(*id, *live, jobs);
+  if (id.ok()) return Found(*id, live, jobs);
   if (!absl::IsNotFound(id.status())) return id.status();
   if (!unread.ok()) return unread;
   return absl::NotFoundError(
@@ -104,8 +110,8 @@ absl::StatusOr<FoundJob> FindJob(const std::string& text) {
 
 absl::StatusOr<FoundJob> FindJobToChange(const std::string& text, absl::string_view command) {
   if (!text.empty()) return FindJob(text);
-  const absl::StatusOr<std::vector<LiveJob>> live = LiveJobs();
-  if (!live.ok()) return live.status();
+  const absl::StatusOr<std::vector<LiveJob>> all_live = LiveJobs();
+  const std::vector<LiveJob> live = ThatListen(all_live);
   const absl::StatusOr<detached::Jobs> jobs = story::OpenJobs();
   std::vector<story::RunningJob> running;
   if (jobs.ok()) {
@@ -113,7 +119,7 @@ absl::StatusOr<FoundJob> FindJobToChange(const std::string& text, absl::string_v
     if (!detached.ok()) return detached.status();
     running = *std::move(detached);
   }
-  for (const LiveJob& job : *live) {
+  for (const LiveJob& job : live) {
     auto at = std::find_if(running.begin(), running.end(),
                            [&](const auto& known) { return known.id == job.id; });
     if (at == running.end()) at = running.insert(at, {job.id, ""});
@@ -121,8 +127,9 @@ absl::StatusOr<FoundJob> FindJobToChange(const std::string& text, absl::string_v
   }
   const auto id = story::OnlyOneFromHere(running, command);
   if (running.empty() && !jobs.ok() && !absl::IsNotFound(jobs.status())) return jobs.status();
+  if (running.empty() && !all_live.ok()) return all_live.status();
   if (!id.ok()) return id.status();
-  return Found(*id, *live, jobs);
+  return Found(*id, live, jobs);
 }
 
 }  // namespace dtrain::status

@@ -21,11 +21,11 @@ struct FoundJob {
   std::optional<detached::JobFolder> detached;  // it was launched with --detach
 };
 
-// Those whose launcher listens.
+// Those whose launcher listens. Fails where none of this user could listen now.
 absl::StatusOr<std::vector<LiveJob>> LiveJobs();
 
 // As detached::ChooseJob of all of them. Without a text the only running one. NOT_FOUND;
-// INVALID_ARGUMENT: several.
+// INVALID_ARGUMENT: several. What fails on the way is returned only if nothing is found.
 absl::StatusOr<FoundJob> FindJob(const std::string& text);
 // For a command that changes the job: without a text as story::OnlyOneFromHere.
 absl::StatusOr<FoundJob> FindJobToChange(const std::string& text, absl::string_view command);

@@ -76,7 +76,9 @@ std::optional<uint32_t> FirstFailed(const detached::JobFolder& job) {
 class KeptLogs {
  public:
   KeptLogs(const detached::JobFolder& job, const CommandOptions& options)
-      : job_(job), options_(options), printer_(options, IsOfAnother(job.path())) {}
+      : job_(job), options_(options), printer_(options, IsOfAnother(job.path())) {
+    if (options.follow) printer_.ShowUnfinished();
+  }
 
   absl::Status Print() {
     absl::Status status = CheckAttempt(job_, options_, story::AttemptsOf(job_));
@@ -106,9 +108,11 @@ class KeptLogs {
       }
       if (ended) return absl::OkStatus();
       SayIfNobodyHasIt();
+      if (!printer_.Look(Clock::now())) return absl::OkStatus();  // nobody reads on
       poll(nullptr, 0, kKeptPollMs);
     }
   }
+  absl::Status Finish() { return printer_.Finish(); }
 
  private:
   absl::Status Begin() {
@@ -226,6 +230,7 @@ class KeptLogs {
     looked_ = true;
     if (without_ < kLooksWithoutLauncher || said_) return;
     said_ = true;
+    printer_.MakeRoom();
     const std::optional<absl::Time> last = story::LastSign(job_);
     std::fprintf(
         stderr,
@@ -255,7 +260,10 @@ class KeptLogs {
 }  // namespace
 
 absl::Status PrintKeptLogs(const detached::JobFolder& job, const CommandOptions& options) {
-  return KeptLogs(job, options).Print();
+  KeptLogs logs(job, options);
+  absl::Status status = logs.Print();
+  status.Update(logs.Finish());
+  return status;
 }
 
 }  // namespace dtrain::status

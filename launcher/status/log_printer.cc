@@ -1,15 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launcher/status/log_printer.h"
 
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "common/base/posix_error.h"
+#include "dtrain/v1/job.pb.h"
 #include "launcher/output/tagger.h"
 #include "launcher/output/terminal_text.h"
 #include "launcher/status/print.h"
@@ -25,6 +31,36 @@ std::string TimeBefore(int64_t unix_nanos) {
   return output::TimePrefix(absl::FromUnixNanos(unix_nanos), absl::LocalTimeZone());
 }
 
+std::string TagOf(const detached::LogStream& stream) {
+  return absl::StrCat("[", stream.rank.value(), stream.is_stderr ? " stderr] " : "] ");
+}
+
+output::Display::StreamId IdOf(const detached::LogStream& stream) {
+  return {stream.rank.value(), stream.is_stderr ? v1::STREAM_KIND_STDERR : v1::STREAM_KIND_STDOUT};
+}
+
+// `raw`: a terminal gets what a pipe would.
+output::Display::Kind KindOfStdout(bool raw) {
+  using Kind = output::Display::Kind;
+  if (isatty(STDOUT_FILENO) == 1) {
+    if (raw) return Kind::kPipe;
+    const char* name = std::getenv("TERM");
+    return name != nullptr && absl::string_view(name) == "dumb" ? Kind::kPlainTerminal
+                                                                : Kind::kTerminal;
+  }
+  struct stat status;
+  return fstat(STDOUT_FILENO, &status) == 0 && S_ISREG(status.st_mode) ? Kind::kFile : Kind::kPipe;
+}
+
+output::Display::Size SizeOfStdout() {
+  output::Display::Size size;
+  winsize told{};
+  if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &told) != 0) return size;
+  if (told.ws_col > 0) size.columns = told.ws_col;
+  if (told.ws_row > 0) size.rows = told.ws_row;
+  return size;
+}
+
 }  // namespace
 
 LogPrinter::LogPrinter(const CommandOptions& options, bool of_another)
@@ -34,27 +70,65 @@ LogPrinter::LogPrinter(const CommandOptions& options, bool of_another)
 
 LogPrinter::~LogPrinter() { Flush(); }
 
+void LogPrinter::ShowUnfinished() {
+  if (options_.json) return;
+  display_.emplace(KindOfStdout(options_.raw));
+  display_->SetSharing({2, /*folds=*/false, /*passes=*/false, shows_escapes_});
+}
+
 void LogPrinter::Flush(std::optional<Rank> rank) {
-  for (auto& [id, open] : open_) {
+  for (auto& [id, its] : open_) {
     const detached::LogStream& stream = id;
+    Open& open = its;
     if (rank && *rank != stream.rank) continue;
-    open.lines.Flush([&, nanos = open.unix_nanos](absl::string_view line, bool) {
-      PrintLine(stream, line, /*ended=*/false, nanos);
+    if (display_) display_->End(IdOf(stream), {Clock::now(), TimeOf(open.unix_nanos)});
+    open.lines.Flush([&](absl::string_view line, bool) {
+      PrintLine(stream, line, /*ended=*/false, open.unix_nanos, open.begun);
     });
+    open.begun = false;
     std::string shown;
     for (char c : open.rest) output::AppendEscaped(c, shown);
     PrintBytes(stream, shown);
     open.rest.clear();
   }
+  if (!display_) return;
+  Draw(Clock::now());
+  (void)std::fflush(stdout);
+}
+
+absl::Status LogPrinter::Finish() {
+  Flush();
+  if (stderr_error_ == 0) return absl::OkStatus();
+  return absl::DataLossError(PosixError(stderr_error_, "write to stderr").message());
+}
+
+void LogPrinter::MakeRoom() {
+  if (display_ && is_terminal_) Flush();
+}
+
+bool LogPrinter::Look(TimePoint now) {
+  if (!display_) return true;
+  Draw(now);
+  // The lines of one rank with times (-t) do not go through the display.
+  for (auto& [stream, open] : open_) {
+    if (open.lines.pending() == 0 || now < open.added + output::Display::kQuiet) continue;
+    const std::string begin = open.lines.TakeOpen();
+    PrintLine(stream, begin, /*ended=*/false, open.unix_nanos, std::exchange(open.begun, true));
+  }
+  return std::fflush(stdout) == 0;
 }
 
 bool LogPrinter::Add(const detached::LogStream& stream, absl::string_view piece,
                      int64_t unix_nanos) {
   Open& open = open_[stream];
-  if (makes_lines()) {
+  if (display_ && has_tags()) {
+    AddToDisplay(stream, open, piece, unix_nanos);
+  } else if (makes_lines()) {
     if (open.lines.pending() == 0) open.unix_nanos = unix_nanos;
+    open.added = Clock::now();
     open.lines.Add(piece, [&](absl::string_view line, bool ended) {
-      PrintLine(stream, line, ended, std::exchange(open.unix_nanos, unix_nanos));
+      PrintLine(stream, line, ended, std::exchange(open.unix_nanos, unix_nanos),
+                std::exchange(open.begun, false));
     });
   } else if (shows_escapes_) {
     const std::string text = absl::StrCat(std::exchange(open.rest, {}), piece);
@@ -68,17 +142,48 @@ bool LogPrinter::Add(const detached::LogStream& stream, absl::string_view piece,
   return std::fflush(stdout) == 0;
 }
 
-void LogPrinter::PrintBytes(const detached::LogStream& stream, absl::string_view bytes) const {
+void LogPrinter::AddToDisplay(const detached::LogStream& stream, Open& open,
+                              absl::string_view piece, int64_t unix_nanos) {
+  const TimePoint now = Clock::now();
+  const auto tag = [&] { return TagOf(stream); };
+  last_nanos_ = std::max(last_nanos_, unix_nanos);
+  if (open.begun) {
+    // The rest of a line has the time at which the line began.
+    const size_t end = piece.find('\n');
+    const size_t size = end == absl::string_view::npos ? piece.size() : end + 1;
+    display_->Add(IdOf(stream), tag, piece.substr(0, size), {now, TimeOf(open.unix_nanos)});
+    open.begun = end == absl::string_view::npos;
+    piece.remove_prefix(size);
+  }
+  if (!piece.empty()) {
+    display_->Add(IdOf(stream), tag, piece, {now, TimeOf(unix_nanos)});
+    open.begun = piece.back() != '\n';
+    open.unix_nanos = unix_nanos;
+  }
+  Draw(now);
+}
+
+void LogPrinter::Draw(TimePoint now) {
+  Print(display_->Take({now, TimeOf(last_nanos_)}, [] { return SizeOfStdout(); }));
+}
+
+std::string LogPrinter::TimeOf(int64_t unix_nanos) const {
+  return options_.timestamps ? TimeBefore(unix_nanos) : "";
+}
+
+void LogPrinter::PrintBytes(const detached::LogStream& stream, absl::string_view bytes) {
   if (bytes.empty()) return;
   // One stream that was asked for is the answer.
   const bool apart = stream.is_stderr && !options_.stream && !has_tags() && !options_.json;
   if (!apart) return Print(std::string(bytes));
   (void)std::fflush(stdout);
-  (void)std::fwrite(bytes.data(), 1, bytes.size(), stderr);
+  if (std::fwrite(bytes.data(), 1, bytes.size(), stderr) == bytes.size()) return;
+  // A reader that left has what he wants.
+  if (stderr_error_ == 0 && errno != EPIPE) stderr_error_ = errno;
 }
 
 void LogPrinter::PrintLine(const detached::LogStream& stream, absl::string_view line, bool ended,
-                           int64_t unix_nanos) const {
+                           int64_t unix_nanos, bool begun) {
   if (options_.json) {
     nlohmann::ordered_json json = {{"rank", stream.rank.value()},
                                    {"stream", stream.is_stderr ? "stderr" : "stdout"},
@@ -90,10 +195,7 @@ void LogPrinter::PrintLine(const detached::LogStream& stream, absl::string_view 
     return Print(JsonText(json) + "\n");
   }
   std::string prefix;
-  if (options_.timestamps) prefix = TimeBefore(unix_nanos);
-  if (has_tags()) {
-    absl::StrAppend(&prefix, "[", stream.rank.value(), stream.is_stderr ? " stderr] " : "] ");
-  }
+  if (!begun) prefix = absl::StrCat(TimeOf(unix_nanos), has_tags() ? TagOf(stream) : "");
   std::string out;
   if (shows_escapes_) {
     out = prefix;

@@ -2,12 +2,14 @@
 #include "launcher/story/care.h"
 
 #include <algorithm>
+#include <chrono>
 #include <fstream>
 #include <optional>
 #include <system_error>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
@@ -63,6 +65,15 @@ absl::StatusOr<std::string> StartIfNone(const detached::JobFolder& job) {
   if (*holder) return "";
   const std::optional<absl::Time> last = LastSign(job);
   if (absl::Status checked = CheckJournal(job); !checked.ok()) return checked;
+  if (absl::Status checked = CheckMachine(job); !checked.ok()) {
+    // Its supervisor there may be about to start one.
+    auto watched = detached::LauncherStart::Watch(job);
+    const TimePoint deadline = Clock::now() + kStartPatience;
+    const auto end = watched.Wait(detached::Standing::Stage::kHasJob,
+                                  [deadline] { return Clock::now() < deadline; });
+    if (end == detached::LauncherStart::End::kReached || IsHeldOrOver(job)) return "";
+    return checked;
+  }
   const auto minder = job.Minder();
   const bool is_minded = minder.ok() && *minder;
   const detached::SupervisorFacts facts = detached::ReadSupervisorFacts(job.path());
@@ -91,6 +102,35 @@ absl::StatusOr<std::string> StartIfNone(const detached::JobFolder& job) {
 }
 
 }  // namespace
+
+bool MeansThisMachine(absl::string_view host) {
+  return host == "localhost" || host == "::1" || absl::StartsWith(host, "127.");
+}
+
+absl::Status CheckMachine(const detached::JobFolder& job) {
+  const auto journal = job.ReadJournal();
+  // Whoever opens it tells what is wrong with it.
+  if (!journal.ok()) return absl::OkStatus();
+  const v1::JournalState& state = journal->state;
+  if (state.phase() != v1::JournalState::PHASE_BEGUN &&
+      state.phase() != v1::JournalState::PHASE_RUNS &&
+      state.phase() != v1::JournalState::PHASE_RESTARTING) {
+    return absl::OkStatus();
+  }
+  const auto& hosts = state.attempt().hosts();
+  if (std::none_of(hosts.begin(), hosts.end(), MeansThisMachine)) return absl::OkStatus();
+  // There its last launcher ran. A machine that was rebooted has kept its name.
+  const v1::Launcher& there = state.launcher();
+  const v1::Launcher here = detached::Ourselves();
+  if (there.host().empty() || there.host() == here.host() || there.boot_id() == here.boot_id()) {
+    return absl::OkStatus();
+  }
+  const std::string host = Escape(there.host());
+  return absl::FailedPreconditionError(
+      absl::StrCat("the workers of ", job.id(), " run on ", host,
+                   " itself (localhost): run `dtrain attach ", job.id(), "` there; if ", host,
+                   " is gone for good, `dtrain rm --force ", job.id(), "` removes the job"));
+}
 
 absl::StatusOr<std::string> EnsureLauncher(const detached::JobFolder& job) {
   auto note = StartIfNone(job);

@@ -170,11 +170,29 @@ def test_a_launcher_that_is_killed_while_it_starts_begins_again(cluster, residen
         assert not any(all_workers(cluster))
 
 
-def test_it_is_stopped(cluster, residents, ended):
+@pytest.mark.parametrize("paused", [False, True])
+def test_it_is_stopped(cluster, residents, ended, paused):
     job = launch(cluster, [*FLAGS, *cluster.hosts_flag(1), "-x", "CODE=0", "--", *COUNTS])
+    if paused:
+        os.kill(job.launcher, signal.SIGSTOP)
     assert job.stop().returncode == 0
     assert job.wait(60)["exit_code"] == 143
     assert not any(all_workers(cluster))
+
+
+def test_a_second_stop_kills(cluster, residents):
+    job = launch(cluster, ["--grace", "300s", *cluster.hosts_flag(1), "--", "sh", "-c",
+                           "trap 'echo term' TERM; echo up; while :; do sleep 0.1; done"])
+    wait_until(lambda: all(b"up\n" in job.output(rank) for rank in range(4)), 60, lambda: job.log)
+    # Two at the same time are one.
+    stops = [launching.Launch(job.host, [cluster.programs / "dtrain", "stop", job.id]) for _ in range(2)]
+    wait_until(lambda: all(b"term\n" in job.output(rank) for rank in range(4)), 60, lambda: job.log)
+    time.sleep(3.5)
+    assert all(stop.process.poll() is None for stop in stops) and all(all_workers(cluster)), job.log
+    stops.append(launching.Launch(job.host, [cluster.programs / "dtrain", "stop", job.id]))
+    for stop in stops:
+        assert stop.wait(30).code == 0, job.log
+    assert job.wait(60)["exit_code"] == 143 and not any(all_workers(cluster))
 
 
 # The one that was stopped has lost the job when it runs again (F8, F9).
@@ -197,6 +215,15 @@ def test_a_key_is_one_job(cluster, residents, ended):
     assert other.code == 2 and other.out == "", other
     ended()
     job.wait(60)
+
+
+# Neither by a variable: what is launched again is another job.
+def test_a_key_is_not_that_of_the_job_launched_again(cluster, residents):
+    job = launch(cluster, [*FLAGS, *cluster.hosts_flag(1), "--", "true"], env={"DTRAIN_KEY": "nightly"})
+    assert job.wait()["exit_code"] == 0
+    again = cluster.head.run([cluster.programs / "dtrain", "rerun", job.id])
+    assert re.fullmatch(r"dtrain-[0-9a-f]{12}\n", again.stdout) and again.stdout != job.id + "\n", again
+    assert Job(cluster, again.stdout.strip()).wait()["exit_code"] == 0
 
 
 @pytest.mark.parametrize("flags", [["-H", "nosuchhost:1"], ["--no-wait", "-H", "nosuchhost:1"],

@@ -2,6 +2,7 @@
 // The commands about detached jobs, against folders as launchers leave them.
 #include <nlohmann/json.hpp>
 
+#include "launcher/detached/ourselves.h"
 #include "tests/component/history/jobs_fixture.h"
 
 namespace dtrain::history {
@@ -390,6 +391,47 @@ TEST_F(CommandsTest, AJobWithoutALauncherIsHandedToANewOne) {
   }
 }
 
+// Its workers run on "localhost" of that host, of another boot.
+std::vector<v1::JournalRecord> RunsOnLocalhostOf(const std::string& host) {
+  std::vector<v1::JournalRecord> records(3);
+  v1::Launcher& taken = *records[0].mutable_generation_taken();
+  taken.set_generation(3);
+  taken.set_host(host);
+  taken.set_boot_id("another boot");
+  records[1].mutable_attempt_begins()->set_generation(3);
+  records[1].mutable_attempt_begins()->add_hosts("localhost");
+  v1::AttemptRuns& runs = *records[2].mutable_attempt_runs();
+  runs.set_world_size(1);
+  runs.add_nodes()->add_workers()->set_rank(0);
+  return records;
+}
+
+// A launcher here would look for them here, find none, and take the job for lost.
+TEST_F(CommandsTest, AJobOnLocalhostOfAnotherMachineIsLeftToThatMachine) {
+  const auto job = Accept("dtrain-far");
+  Append(job, RunsOnLocalhostOf("login2"));
+  // Each waits a while for the launcher's supervisor there.
+  Program attaches = Start({"attach", "dtrain-far"});
+  Program waits = Start({"wait", "dtrain-far"});
+  Program stops = Start({"stop", "dtrain-far"});
+  Program resumes = Start({"resume", "dtrain-far"});
+  for (Program* const program : {&attaches, &waits, &stops, &resumes}) {
+    EXPECT_EQ(program->Wait(), 207) << program->err;
+    EXPECT_THAT(program->err, AllOf(HasSubstr("run on login2 itself"),
+                                    HasSubstr("run `dtrain attach dtrain-far` there")));
+  }
+  EXPECT_EQ(job.LastStanding().launcher.pid(), 0u);
+  EXPECT_FALSE(job.HasSummary());
+  EXPECT_FALSE(fs::exists(job.path() + "/launcher.log"));
+}
+
+TEST_F(CommandsTest, AfterARebootAJobOnLocalhostIsHandedToANewLauncher) {
+  const auto job = Accept("dtrain-near", "", {"launch", "--no-such-flag", "true"});
+  Append(job, RunsOnLocalhostOf(detached::Ourselves().host()));
+  EXPECT_THAT(Run({"wait", "dtrain-near"}).err, Not(HasSubstr("itself (localhost)")));
+  EXPECT_TRUE(fs::exists(job.path() + "/launcher.log"));
+}
+
 TEST_F(CommandsTest, AJobOfANewerVersionIsLeftAlone) {
   const auto job = Accept("dtrain-newer");
   v1::JournalRecord header = journal::Header("dtrain-newer", "99");
@@ -416,6 +458,58 @@ TEST_F(CommandsTest, NothingIsReadWhereOthersMayWrite) {
     EXPECT_EQ(ran.code, 207) << words[0];
     EXPECT_THAT(ran.err, HasSubstr(jobs_->place())) << words[0];
   }
+}
+
+// No launcher could listen there: that is in the way of nothing that has a folder.
+TEST_F(CommandsTest, WithoutARuntimeDirectoryJobsAreFoundByTheirFolders) {
+  const std::string place = dir_ + "/run/dtrain";
+  fs::create_directory(place);
+  chmod(place.c_str(), 0755);
+  EXPECT_THAT(Run({"status"}).err, HasSubstr(place));
+  Ran ran = Run({"ps"});
+  EXPECT_EQ(ran.out, "");
+  EXPECT_THAT(ran.err, HasSubstr(place));
+  const auto job = Accept("dtrain-abc", "train");
+  Runs(job);
+  Write(job, 0, "one\n");
+  const os::FileLock lock = Hold(job);
+  for (const Strings& args : {Strings{"status"}, Strings{"status", "train"}}) {
+    ran = Run(args);
+    EXPECT_EQ(ran.code, 0) << ran.err;
+    EXPECT_THAT(ran.out, HasSubstr("dtrain-abc (train): running"));
+  }
+  EXPECT_EQ(Run({"logs", "-r0", "train"}).out, "one\n");
+  EXPECT_THAT(Run({"top"}).err, HasSubstr("dtrain-abc is controlled by process 4242 on login2"));
+  EXPECT_THAT(Run({"stop"}).err, HasSubstr("\n  dtrain stop dtrain-abc  # launched from "));
+  EXPECT_THAT(Run({"status", "nobody"}).err, HasSubstr(place));
+  ran = Run({"ps"});
+  EXPECT_NE(ran.code, 0);
+  EXPECT_THAT(ran.out, HasSubstr("dtrain-abc"));
+  EXPECT_THAT(ran.err, HasSubstr(place));
+}
+
+// Variables that are flags are the job's, and those of now are not.
+TEST_F(CommandsTest, RerunHasTheFlagsThatWereVariables) {
+  v1::Spec spec;
+  spec.set_job_id("dtrain-old");
+  for (const char* word : {"launch", "--dry-run", "-H", "nowhere.invalid:4", "--", "true"}) {
+    spec.add_argv(word);
+  }
+  v1::EnvVar& then = *spec.add_flag_variables();
+  then.set_name("DTRAIN_NP");
+  then.set_value("2");
+  spec.set_foreground(true);
+  spec.set_working_directory(dir_ + "/work");
+  ASSERT_TRUE(jobs_->Accept(spec).ok());
+  const Ran plain = Run({"rerun", "dtrain-old"});
+  EXPECT_EQ(plain.code, 0) << plain.err;
+  setenv("DTRAIN_NP", "3", 1);
+  setenv("DTRAIN_PPN", "1", 1);
+  const Ran again = Run({"rerun", "dtrain-old"});
+  unsetenv("DTRAIN_NP");
+  unsetenv("DTRAIN_PPN");
+  EXPECT_EQ(again.code, 0) << again.err;
+  EXPECT_EQ(again.out, plain.out);
 }
 
 TEST_F(CommandsTest, RerunLaunchesTheSameWordsThere) {

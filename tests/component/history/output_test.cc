@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What `dtrain attach` and `dtrain logs` show of a detached job's output.
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 
 #include "launcher/detached/log_times.h"
@@ -131,6 +132,25 @@ TEST_F(OutputTest, OutputThatIsNotTakenIsAnError) {
   }
 }
 
+TEST_F(OutputTest, StderrThatIsNotTakenIsAnError) {
+  const auto job = Accept("dtrain-abc");
+  Runs(job);
+  Write(job, 0, "out\n");
+  Write(job, 0, "err\n", true);
+  End(job, 0);
+  const std::string logs =
+      absl::StrCat("XDG_STATE_HOME=", dir_, "/state XDG_RUNTIME_DIR=", dir_, "/run HOME=", dir_,
+                   " '", ProgramPath("dtrain"), "' logs -r0 dtrain-abc > ", dir_, "/out 2> ");
+  int status = std::system(absl::StrCat(logs, "/dev/full").c_str());
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 207) << status;
+  // The rest was printed.
+  std::stringstream out;
+  out << std::ifstream(dir_ + "/out").rdbuf();
+  EXPECT_EQ(out.str(), "out\n");
+  status = std::system(absl::StrCat(logs, dir_, "/err").c_str());
+  EXPECT_EQ(status, 0);
+}
+
 TEST_F(OutputTest, NoJobIsAcceptedWhoseIdCannotBeWritten) {
   const Ran ran = Run({"launch", "-d", "-np", "1", "true"}, "/dev/full");
   EXPECT_EQ(ran.code, 207);
@@ -179,6 +199,27 @@ TEST_F(OutputTest, AttachUsesTheOutputFlagsOfTheLaunch) {
   Write(job, 1, "one\n");
   Program program = Start({"attach", "dtrain-abc"});
   EXPECT_TRUE(program.Prints("[node2:1] one\n")) << program.out;
+}
+
+// Of an ended job, too, whose environment is not kept; nor the files of one that was in the
+// foreground.
+TEST_F(OutputTest, AttachUsesOutputFlagsThatWereVariables) {
+  v1::Spec spec;
+  spec.set_job_id("dtrain-abc");
+  for (const char* word : {"launch", "-np", "2", "python3", "t.py"}) spec.add_argv(word);
+  for (const auto& [name, value] :
+       {std::pair("DTRAIN_TAG_OUTPUT", "host"), std::pair("DTRAIN_CONFIG", "/gone/config.toml")}) {
+    v1::EnvVar& variable = *spec.add_flag_variables();
+    variable.set_name(name);
+    variable.set_value(value);
+  }
+  spec.set_working_directory(dir_ + "/work");
+  const auto job = jobs_->Accept(spec);
+  ASSERT_TRUE(job.ok()) << job.status();
+  Runs(job->folder);
+  Write(job->folder, 1, "one\n");
+  End(job->folder, 0);
+  EXPECT_EQ(Run({"attach", "dtrain-abc"}).out, "[node2:1] one\n");
 }
 
 TEST_F(OutputTest, FilesOfRanksThatTheJobDoesNotHaveAreIgnored) {
@@ -323,6 +364,39 @@ TEST_F(OutputTest, LogsFollowUntilTheEnd) {
   End(job, 7);
   EXPECT_EQ(program.Wait(), 0);
   EXPECT_EQ(program.out, "one\ntwo\nthree\n");
+}
+
+TEST_F(OutputTest, FollowersOfSeveralRanksSeeBarsAndPrompts) {
+  const auto job = Accept("dtrain-abc");
+  Runs(job);
+  const os::FileLock lock = Hold(job);
+  Write(job, 0, "\r10%");
+  Write(job, 1, "name? ");
+  Program program = Start({"logs", "-f", "dtrain-abc"});
+  ASSERT_TRUE(program.Prints("[0] 10%\n")) << program.out;
+  ASSERT_TRUE(program.Prints("[1] name? ")) << program.out;
+  Write(job, 1, "x\n");
+  ASSERT_TRUE(program.Prints("[1] name? x\n")) << program.out;
+  Write(job, 0, "\r20%");
+  ASSERT_TRUE(program.Prints("[0] 20%\n")) << program.out;
+  Write(job, 1, "no end");
+  End(job, 0);
+  EXPECT_EQ(program.Wait(), 0);
+  EXPECT_EQ(program.out, "[0] 10%\n[1] name? x\n[0] 20%\n[1] no end\n");
+}
+
+TEST_F(OutputTest, FollowersOfOneRankWithTimesSeePrompts) {
+  const auto job = Accept("dtrain-abc");
+  Runs(job);
+  const os::FileLock lock = Hold(job);
+  Write(job, 0, "name? ");
+  Program program = Start({"logs", "-f", "-t", "-r0", "dtrain-abc"});
+  const std::string no_time = "-                       ";
+  ASSERT_TRUE(program.Prints(no_time + "name? ")) << program.out;
+  Write(job, 0, "x\nnext\n");
+  End(job, 0);
+  EXPECT_EQ(program.Wait(), 0);
+  EXPECT_EQ(program.out, absl::StrCat(no_time, "name? x\n", no_time, "next\n"));
 }
 
 TEST_F(OutputTest, WhatIsNotKeptIsCountedWhileTheJobRuns) {

@@ -239,6 +239,8 @@ constexpr Row kMpirunLines[] = {
     // chainer/chainer
     {"mpiexec -n 8 --hostfile hostfile python print_rank.py",
      "--np 8 --hostfile hostfile --tag-output none -- python print_rank.py"},
+    // Open MPI 5
+    {"mpirun --output tag,timestamp -np 2 ./a", "--np 2 --timestamps --tag-output rank -- ./a"},
 };
 INSTANTIATE_TEST_SUITE_P(Mpirun, CommandLinesTest, ::testing::ValuesIn(kMpirunLines));
 

@@ -111,6 +111,16 @@ TEST_F(MpirunTest, Output) {
             "launch --timestamps --stdin all --quiet --output d/1/rank.%R/%s --tag-output rank -- "
             "a");
   EXPECT_EQ(Words("-l a"), "launch --tag-output rank -- a");
+  // Open MPI 5
+  EXPECT_EQ(Words("--output tag -np 2 a"), "launch --np 2 --tag-output rank -- a");
+  EXPECT_EQ(Words("-output TAG-DETAILED,timestamp,dir=/D a"),
+            "launch --timestamps --output /D/1/rank.%R/%s --tag-output rank -- a");
+  EXPECT_EQ(Words("--output=file=out a"), "launch --output out.%r --tag-output none -- a");
+  EXPECT_EQ(Words("--output logs/%r-%s a"), "launch --output logs/%r-%s --tag-output none -- a");
+  EXPECT_EQ(Words("--output dir=d:nocopy,xml a"),
+            "launch --output d/1/rank.%R/%s --tag-output none -- a");
+  EXPECT_THAT(Translate("--output dir=d:nocopy,xml a")->notes,
+              ElementsAre(HasSubstr("--output nocopy ignored"), HasSubstr("--output xml ignored")));
   EXPECT_EQ(Words("--timeout 60 --report-bindings --do-not-launch a"),
             "launch --timeout 60 --verbose --dry-run --tag-output none -- a");
 }

@@ -688,6 +688,22 @@ TEST_F(CampaignTest, TheNextLauncherWaitsTheRestOfThePause) {
   EXPECT_EQ(begun_.back().attempt, 1);
 }
 
+// The clock was ahead when the pause was written down, or is now.
+TEST_F(CampaignTest, AClockThatWasSetMakesNoPauseLonger) {
+  const std::chrono::nanoseconds decided(int64_t{1'790'000'000} * 1'000'000'000);
+  v1::JournalState state;
+  state.set_phase(v1::JournalState::PHASE_RESTARTING);
+  v1::RestartDecided& restart = *state.add_restarts();
+  restart.set_unix_nanos(decided.count());
+  restart.set_not_before_unix_nanos((decided + seconds(8)).count());
+  const auto wait_after = [&](std::chrono::nanoseconds time) {
+    return PastOf(state, hosts::HostList(), now_, (decided + time).count()).wait;
+  };
+  EXPECT_EQ(wait_after(seconds(3)), seconds(5));
+  EXPECT_EQ(wait_after(-std::chrono::hours(24 * 35)), seconds(8));
+  EXPECT_EQ(wait_after(std::chrono::hours(24 * 35)), seconds(0));
+}
+
 TEST_F(CampaignTest, AnAttemptThatHasBegunIsNotBegunByTheNextLauncher) {
   Make(2, 3);
   core_.emplace(options_, PastOfCore(*core_, now_, now_, {}, 0), now_);

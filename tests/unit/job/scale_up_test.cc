@@ -237,7 +237,14 @@ TEST_F(ScaleUpTest, AFlappingHostBeginsAnew) {
   EXPECT_THAT(asked_, IsEmpty());
   Looked(3);
   After(minutes(5));
-  EXPECT_EQ(asked_.size(), 1U) << "the checkpoint is known";
+  EXPECT_EQ(looks_, 2);
+  EXPECT_THAT(asked_, IsEmpty()) << "that checkpoint is old by now";
+  Feed(CheckpointLooked{false});
+  EXPECT_THAT(asked_, IsEmpty());
+  After(seconds(5));
+  EXPECT_EQ(looks_, 3);
+  Feed(CheckpointLooked{true});
+  EXPECT_EQ(asked_.size(), 1U);
 }
 
 TEST_F(ScaleUpTest, WaitsForAsManyAsAreMissing) {
