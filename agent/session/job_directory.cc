@@ -6,6 +6,7 @@
 #include <linux/netlink.h>
 #include <linux/sock_diag.h>
 #include <linux/unix_diag.h>
+#include <netinet/tcp.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -103,7 +104,8 @@ bool ForEachSocket(SeeSocket see) {
   question.header.nlmsg_type = SOCK_DIAG_BY_FAMILY;
   question.header.nlmsg_flags = NLM_F_REQUEST | NLM_F_DUMP;
   question.request.sdiag_family = AF_UNIX;
-  question.request.udiag_states = ~0u;
+  // Bound or listening. A connection that nobody has accepted has the name, too, and no maker.
+  question.request.udiag_states = 1u << TCP_CLOSE | 1u << TCP_LISTEN;
   question.request.udiag_show = UDIAG_SHOW_NAME | kShowMaker;
   const os::UniqueFd netlink(
       socket(AF_NETLINK, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, NETLINK_SOCK_DIAG));

@@ -48,26 +48,29 @@ void LeftMemory::Begin() {
 }
 
 void LeftMemory::Watch() {
-  watch_->OnReadable([this] {
-    timer_.After(kSoonest, [this] {
-      char events[4096];
-      while (read(changes_.get(), events, sizeof(events)) > 0) {
-      }
-      const TimePoint begin = loop_.Now();
-      Look();
-      const Duration took = std::chrono::steady_clock::now() - begin;
-      timer_.After(std::min<Duration>(took * kRest, kLatest), [this] { Watch(); });
-    });
+  watch_->OnReadable([this] { LookSoon(); });
+}
+
+void LeftMemory::LookSoon() {
+  timer_.After(kSoonest, [this] {
+    char events[4096];
+    while (read(changes_.get(), events, sizeof(events)) > 0) {
+    }
+    const TimePoint begin = loop_.Now();
+    const bool is_done = Look();
+    const Duration took = std::chrono::steady_clock::now() - begin;
+    timer_.After(std::min<Duration>(took * kRest, kLatest),
+                 [this, is_done] { is_done ? Watch() : LookSoon(); });
   });
 }
 
-void LeftMemory::Look() {
+bool LeftMemory::Look() {
   std::vector<os::NamedSharedMemory> fresh = os::ListSharedMemory(geteuid());
   std::erase_if(fresh, [this](const os::NamedSharedMemory& each) {
     return before_.contains(each.object) || ours_.contains(each.object) ||
            others_.contains(each.object);
   });
-  if (fresh.empty()) return;
+  if (fresh.empty()) return true;
   os::HeldSharedMemory theirs;
   std::set<pid_t> pids;
   for (const os::ProcessInfo& info : sweeper_.Left()) {
@@ -77,13 +80,22 @@ void LeftMemory::Look() {
     pids.insert(info.pid);
   }
   const size_t known = ours_.size();
+  bool is_done = true;
   for (const os::NamedSharedMemory& each : fresh) {
     const bool is_ours =
         each.object.is_segment ? pids.contains(each.maker) : theirs.mapped.contains(each.object);
-    (is_ours ? ours_ : others_).insert(each.object);
-    if (theirs.open.contains(each.object)) files_.insert(each.object);
+    const bool is_open = theirs.open.contains(each.object);
+    if (is_open) files_.insert(each.object);
+    if (is_ours) {
+      ours_.insert(each.object);
+    } else if (is_open) {
+      is_done = false;
+    } else {
+      others_.insert(each.object);
+    }
   }
   if (ours_.size() != known) record_.Write(ours_);
+  return is_done;
 }
 
 void LeftMemory::OnKill() {
@@ -93,7 +105,7 @@ void LeftMemory::OnKill() {
   const TimePoint now = loop_.Now();
   if (now >= again_at_) others_.clear();
   if (now >= again_at_) again_at_ = now + kAgain;
-  Look();
+  (void)Look();
 }
 
 bool LeftMemory::HasClaim(const os::SharedMemory& object) const {

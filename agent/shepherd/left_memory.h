@@ -33,7 +33,9 @@ class LeftMemory {
 
  private:
   void Watch();
-  void Look();
+  void LookSoon();
+  // False: the job has some open that it may map soon.
+  bool Look();
   bool HasClaim(const os::SharedMemory& object) const;
 
   loop::Loop& loop_;

@@ -204,7 +204,8 @@ HeldSharedMemory SharedMemoryOf(pid_t pid) {
       // "7f1e-7f2e rw-s 00000000 00:1b 17    /dev/shm/x"
       const std::vector<absl::string_view> words =
           absl::StrSplit(line.substr(0, name), ' ', absl::SkipEmpty());
-      if (words.size() < 5) continue;
+      // A private mapping ("r--p") is how a file is read: others see nothing of it.
+      if (words.size() < 5 || words[1].back() != 's') continue;
       const std::vector<absl::string_view> device = absl::StrSplit(words[3], ':');
       uint64_t major = 0, minor = 0, inode = 0;
       if (device.size() == 2 && absl::SimpleHexAtoi(device[0], &major) &&

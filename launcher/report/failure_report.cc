@@ -52,7 +52,7 @@ const job::RankEnd* FindRank(const JobFacts& facts, Rank rank) {
 // "failed 0.42 s before rank 0 exited with code 1, and had not ended itself"
 std::string DescribeSign(const job::RankEnd& first, const job::RankEnd& exited) {
   const std::chrono::nanoseconds before(exited.ended_unix_nanos - first.seen.unix_nanos);
-  const absl::string_view what = first.seen.sign == job::Sign::kKilled  ? "had a program killed"
+  const absl::string_view what = first.seen.sign == job::Sign::kKilled  ? "saw its program killed"
                                  : first.seen.sign == job::Sign::kCrash ? "crashed"
                                                                         : "raised an exception";
   return absl::StrCat(

@@ -305,9 +305,13 @@ int Unknown(const std::string& name) {
 
 // dtrain help COMMAND...
 int Help(const Program& program, Args words) {
-  if (words.empty() || words[0] == "help") return Print(GeneralHelp());
+  if (words.empty() || words[0] == "help" || words[0] == "--help" || words[0] == "-h") {
+    return Print(GeneralHelp());
+  }
   const Subcommand* command = Find(words[0]);
   if (command == nullptr) return Unknown(words[0]);
+  // Behind a program, or a flag that takes a value, it would be theirs.
+  words.resize(command->run == Bench && words.size() > 1 ? 2 : 1);
   words.emplace_back("--help");
   return command->run(program, words);
 }

@@ -109,7 +109,7 @@ CAUSES = {
     "hangs": ("atexit.register(lambda: [peer.close(), time.sleep(600)]); raise ValueError('it')", 1,
               "raised an exception"),
     "wrapper": ("os.kill(os.getpid(), 11)", 134, "crashed"),
-    "wrapper of a killed program": ("os.kill(os.getpid(), 9)", 137, "had a program killed"),
+    "wrapper of a killed program": ("os.kill(os.getpid(), 9)", 137, "saw its program killed"),
     "terminate": ("print('terminate called after throwing an instance of x', file=sys.stderr); peer.close(); "
                   "time.sleep(600)", 134, "crashed"),
 }

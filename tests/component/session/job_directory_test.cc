@@ -108,9 +108,14 @@ TEST_F(JobDirectoryTest, AShepherdsSocketIsItsUsersOrRoots) {
   const auto is_found = [&](uid_t maker, uid_t whose) {
     const spawn::JobKey key{whose, "dtrain-1f", attempt++};
     EXPECT_EQ(seteuid(maker), 0);
-    const auto made = JobDirectory::Make(state_, key);
+    auto made = JobDirectory::Make(state_, key);
     EXPECT_EQ(seteuid(own), 0);
     EXPECT_TRUE(made.ok()) << made.status();
+    // A connection that waits has the socket's name, and nobody has made it.
+    const os::UniqueFd socket = made->TakeSocket();
+    EXPECT_EQ(listen(socket.get(), 1), 0);
+    const auto waits = made->Connect();
+    EXPECT_TRUE(waits.ok()) << waits.status();
     return JobDirectory::HasShepherd(key);
   };
   EXPECT_TRUE(is_found(user, user));

@@ -65,7 +65,7 @@ TEST_F(FailureReportTest, TellsOfACauseThatHadNotEnded) {
   ranks_[3].seen.sign = job::Sign::kCrash;
   EXPECT_THAT(FailureReport(Facts()), HasSubstr(" crashed 0.42 s before rank 0 exited"));
   ranks_[3].seen.sign = job::Sign::kKilled;
-  EXPECT_THAT(FailureReport(Facts()), HasSubstr(" had a program killed 0.42 s before rank 0"));
+  EXPECT_THAT(FailureReport(Facts()), HasSubstr(" saw its program killed 0.42 s before rank 0"));
   exit.set_signal(6);
   EXPECT_THAT(
       FailureReport(Facts()),

@@ -86,6 +86,9 @@ TEST(Subcommands, HelpFitsAScreenAndKnowsEachCommand) {
   EXPECT_THAT(launch, Not(HasSubstr("--rankfile")));
   EXPECT_THAT(RunWords({"launch", "--help-all"}).out, HasSubstr("\nBinding:\n"));
   EXPECT_EQ(RunWords({"help", "bench", "p2p"}).out, RunWords({"bench", "p2p", "--help"}).out);
+  EXPECT_EQ(RunWords({"help", "launch", "./train.py"}).out, launch);
+  EXPECT_EQ(launched.times, 0);
+  EXPECT_EQ(RunWords({"help", "--help"}).out, general);
   const Ran odd = RunWords({"help", "kill"});
   EXPECT_EQ(odd.code, 2);
   EXPECT_THAT(odd.err, HasSubstr("did you mean dtrain stop?"));
