@@ -12,7 +12,6 @@ import time
 import leftovers
 import pytest
 from detached import Job
-from faulty_disk import SLOW_WRITES, FaultyDisk
 from launching import Launch, read_all, wait_until
 from test_detached import COUNTS, all_workers, check_output, ended, launch, private, residents, state  # noqa: F401
 
@@ -270,43 +269,6 @@ def test_a_host_that_does_not_answer_in_time(cluster, private, ended):  # noqa: 
     assert all_workers(cluster) == before
     ended()
     assert 40 <= job.wait(60)["exit_code"] < 44, job.log
-
-
-# Two hosts refuse. The second's answer comes when another detach has begun and still waits for its folder.
-def test_a_late_answer_is_not_one_to_the_next_detach(cluster, private, ended):  # noqa: F811
-    pytest.importorskip("fusepy", reason="there is no python3-fusepy to make a disk that stalls with")
-    place, refusing = "/root/.local/state", cluster.nodes[1:3]
-    cluster.head.path(place).mkdir(parents=True, exist_ok=True)
-    for node in refusing:
-        node.restart_sshd(setenv={"SLURM_STEP_ID": "0"})
-    try:
-        with FaultyDisk(cluster.head, place) as disk:
-            launched, job = begin(cluster, ["--grace", "1s", *cluster.hosts_flag(1), "-x", "CODE=40", "--", *COUNTS])
-            before = all_workers(cluster)
-            detach = [cluster.programs / "dtrain", "detach", job.id]
-            bridge = bridge_of(cluster.nodes[2])
-            os.kill(bridge, signal.SIGSTOP)
-            try:
-                refused(cluster, launched, "its workers on node1 would not outlive its launcher")
-                disk.fail(SLOW_WRITES)
-                askers = [Launch(cluster.head, detach)]
-                wait_until(lambda: disk.hits > 0, 20, lambda: askers[0].err)
-            finally:
-                os.kill(bridge, signal.SIGCONT)
-            # What the rank there has written since then has come by the same bridge.
-            launched.wait_for(f"[2] 2:{len(lines_of(3, launched.out)) + 25}\n")
-            askers.append(Launch(cluster.head, detach))
-            for asker in askers:
-                told = asker.wait(30)
-                assert told.code == 1 and "does not answer: try again when it does" in told.err, told
-            assert launched.process.poll() is None and all_workers(cluster) == before
-            disk.heal()
-            refused(cluster, launched, "would not outlive its launcher: Slurm ends all processes of a step")
-            stopped(launched)
-            assert not to_be_left(cluster)
-    finally:
-        for node in refusing:
-            node.restart_sshd()
 
 
 # Three hosts have said that they keep the job when the launcher is killed: nobody comes for it.
