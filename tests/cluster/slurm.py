@@ -41,7 +41,7 @@ SchedulerParameters=batch_sched_delay=0
 SlurmdParameters=config_overrides
 ReturnToService=2
 KillWait=2
-MinJobAge=2
+MinJobAge=60
 {nodes}
 PartitionName=all Nodes=ALL Default=YES MaxTime=10:00 State=UP
 """

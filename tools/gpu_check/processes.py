@@ -146,6 +146,7 @@ def end_what_is_left(patience=3.0, mark=RUN):
             os.kill(pid, signal.SIGKILL)
         except OSError:
             pass
-    if left:
-        time.sleep(0.3)
+    deadline = time.monotonic() + 2
+    while left and pids_of_this_run(mark) and time.monotonic() < deadline:
+        time.sleep(0.05)
     return len(left)

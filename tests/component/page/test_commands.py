@@ -83,7 +83,7 @@ def test_a_job_from_start_to_end(start_job, browser):
     assert job.process.wait(conftest.DEADLINE) == 3
     for part in ("rank 1 on localhost", "exited with code 3", "Traceback: <b>no</b>", "1 failed", "1 ended by dtrain"):
         browser.wait_for(part)
-    browser.wait_for("ended 6 s ago")
+    wait_until(lambda: re.search(r"ended ([6-9]|\d\d) s ago", browser.text), lambda: browser.text)
     assert "No answer" not in browser.text
     # The page asks for the output of the rank that failed; the launcher may be gone by then.
     told = browser.console()
@@ -96,8 +96,8 @@ def test_a_killed_launcher_is_no_answer(start_job, browser):
     browser.driver.get(job.url)
     browser.wait_for("2 running")
     job.end(signal.SIGKILL)
-    browser.wait_for("No answer for 5 s")
-    assert "Running, 5 s ago" in browser.text
+    wait_until(lambda: re.search(r"No answer for ([5-9]|\d\d) s", browser.text), lambda: browser.text)
+    assert re.search(r"Running, \d+ s ago", browser.text), browser.text
     assert all("ERR_CONNECTION_REFUSED" in line or "ERR_INCOMPLETE_CHUNKED" in line or "ERR_CONNECTION_RESET" in line
                for line in browser.console())
 
