@@ -97,12 +97,7 @@ dtrain_status dtrain_init(const dtrain_config* config) {
   return Call("dtrain_init", [&](Process& process) { return Initialise(process, config); });
 }
 dtrain_status dtrain_finalize(void) {
-  return Call("dtrain_finalize",
-              [](Process& process) { return Finalise(process, Job::Leaving::kInTime); });
-}
-dtrain_status dtrain_finalize_at_exit(void) {
-  return Call("dtrain_finalize_at_exit",
-              [](Process& process) { return Finalise(process, Job::Leaving::kAtExit); });
+  return Call("dtrain_finalize", [](Process& process) { return Finalise(process); });
 }
 void dtrain_abandon(void) { Executor::StopAllocating(); }
 dtrain_status dtrain_rejoin(const dtrain_config* config) {

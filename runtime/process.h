@@ -50,7 +50,7 @@ Process& TheProcess();
 
 MaybeError RequireJoined(const Process& process);
 MaybeError Initialise(Process& process, const dtrain_config* config);
-MaybeError Finalise(Process& process, Job::Leaving how);
+MaybeError Finalise(Process& process);
 MaybeError Rejoin(Process& process, const dtrain_config* config);
 
 // The text of this thread's last failure.

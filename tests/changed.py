@@ -52,7 +52,8 @@ TABLE = [
     (r"agent/inventory/", ["cluster.gpu*", "cluster.hung_nvml", "cluster.reservations"]),
     (r"runtime/", ["component.python.*", "component.gpu_check", "cluster.collectives", "cluster.python",
                    "cluster.elastic", "cluster.horovod", "cluster.kept_state"]),
-    (r"(tests/gpu|tests/support/fake_n\w+|tools/gpu.check)", ["component.gpu_check", "gpu_runtime", "component_runtime"]),
+    (r"(tests/gpu|tests/support/fake_n\w+)", ["component.gpu_check", "gpu_runtime", "component_runtime"]),
+    (r"tools/gpu.check", ["component.gpu_check"]),
     (r"(docs|examples)/|.*\.md$", ["component.docs.*", "cluster.docs", "cluster.examples", "unit_reference"]),
     (r"deploy/|tools/(package|check-portable|glibc)|cmake/(Portable|Install|glibc)|docs/man/",
      ["component.installed.*", "cluster.package*", "cluster.installing", "cluster.service", "cluster.debian11",
@@ -128,7 +129,9 @@ def folder_of(file, needs):
 
 def suites_for(file, needs):
     """Names, patterns and @labels of the suites that a change of this file can break."""
-    wanted = {name for name in built_on(folder_of(file, needs), needs) if re.match(r"(unit|component)_", name)}
+    # Nothing is compiled from the Python package.
+    built = set() if re.match(r"runtime/python/.*\.py$", file) else built_on(folder_of(file, needs), needs)
+    wanted = {name for name in built if re.match(r"(unit|component)_", name)}
     known = bool(wanted)
     for pattern, suites in TABLE:
         match = re.match(pattern, file)

@@ -325,12 +325,9 @@ MaybeError Job::SetTimeout(uint32_t id, std::chrono::milliseconds timeout) {
   return std::nullopt;
 }
 
-MaybeError Job::Leave(Leaving how) {
-  const bool to_return = how == Leaving::kToReturn;
+MaybeError Job::Leave(bool to_return) {
   engines_.DrainAll();
-  // Without one, the death of a rank still ends the wait: the launcher ends the others or closes
-  // their connections.
-  const Deadline deadline = how == Leaving::kAtExit ? Deadline::max() : After(env_.init_timeout);
+  const Deadline deadline = After(env_.init_timeout);
   const bool with_launcher = env_.pmi_fd >= 0;
   const bool broken = executor_.broken().has_value();
   // What is in flight on a device may wait for a rank that does not come.
@@ -348,7 +345,7 @@ MaybeError Job::Leave(Leaving how) {
   StopListening();
   page_.SetJoined(false);
   if (with_launcher) {
-    if (!error) error = launcher_.pmi->Finalize(After(env_.init_timeout));
+    if (!error) error = launcher_.pmi->Finalize(deadline);
     if (error || !launcher_.pmi->can_rejoin()) {
       launcher_.pmi.reset();
       launcher_.closed = true;

@@ -67,13 +67,9 @@ class Job {
   Result<bool> Register(void* memory, uint32_t group);
   MaybeError Deregister(const void* memory, uint32_t group);
 
-  enum class Leaving {
-    kInTime,    // the others have as much time as for joining
-    kAtExit,    // the program has ended, and they may still work for hours
-    kToReturn,  // as kInTime; they all leave in order to join again, also after a failure
-  };
-  // Waits for the other ranks, unless a collective has failed, and leaves.
-  MaybeError Leave(Leaving how);
+  // Waits for the other ranks, unless a collective has failed, and leaves. `to_return`: they all
+  // leave in order to join again, and are waited for in any case.
+  MaybeError Leave(bool to_return);
   bool broken() const { return executor_.broken().has_value(); }
 
  private:

@@ -109,12 +109,6 @@ DTRAIN_API dtrain_status dtrain_init(const dtrain_config* config);
 DTRAIN_API dtrain_status dtrain_finalize(void);
 
 /*
- * As dtrain_finalize, for a program that has nothing more to do: waits for as long as the other
- * ranks run, without a timeout. It fails if a rank or the launcher is lost.
- */
-DTRAIN_API dtrain_status dtrain_finalize_at_exit(void);
-
-/*
  * For a program that ends without dtrain_finalize: from now on the library calls no function of the
  * program's (see dtrain_allocate), for good. Returns when none is running.
  */
