@@ -39,6 +39,7 @@ void JobEnd::Begin(std::vector<std::string> details, bool stopped) {
     return BeginDetached();
   }
   SayReport();
+  SayLostOutput();
   WriteFiles();
   KeepRecord();
   // Who has stopped the launch does not wait for a terminal that takes nothing.
@@ -162,7 +163,7 @@ std::string JobEnd::LostOutput() const {
   return absl::StrCat("output was lost: ", lost.message());
 }
 
-// If stderr still takes nothing, the exit code and the result file's warnings say so.
+// If stderr still takes nothing, the exit code and the result file say so.
 void JobEnd::SayLostOutput() {
   if (exit_code_ != kExitOk) return;
   const std::string lost = LostOutput();
@@ -247,8 +248,10 @@ std::string JobEnd::ResultJson() {
   const report::JobFacts facts = facts_();
   std::vector<std::string> warnings = facts.warnings;
   if (std::string lost = LostOutput(); !lost.empty()) warnings.push_back(std::move(lost));
+  job::Verdict verdict = facts.verdict;
+  verdict.exit_code = exit_code_;  // what could not be written counts, too
   return report::ResultJson(
-      {facts.state, facts.nodes, facts.ranks, facts.phases, facts.verdict, facts.secondary_deaths,
+      {facts.state, facts.nodes, facts.ranks, facts.phases, verdict, facts.secondary_deaths,
        warnings, facts.campaign, facts.code, facts.gpus, facts.disk},
       around_.options.job.job_id, around_.loop.Now());
 }

@@ -26,7 +26,7 @@ namespace dtrain {
 class JobRecords {
  public:
   // UNAVAILABLE: another launcher has the job. NOT_FOUND: it has ended. FAILED_PRECONDITION: see
-  // story::CheckMachine. Else what is wrong with the folder. Blocks.
+  // story::CheckMachine. Other errors are the folder's. Blocks.
   static absl::StatusOr<std::unique_ptr<JobRecords>> Take(loop::Loop& loop,
                                                           const detached::JobFolder& folder);
   ~JobRecords();

@@ -57,7 +57,7 @@ bool MayLockAnything(const std::string& folder) {
   return false;
 }
 
-// Whether somebody uses it is asked by who would remove it.
+// Whether somebody uses it matters only to whoever removes it.
 std::string LookForLeftMemory(uid_t user) {
   std::set<os::SharedMemory> left;
   for (const os::RecordedSharedMemory& record : os::ReadSharedMemoryRecords(user)) {
@@ -111,15 +111,10 @@ std::vector<std::string> WarningsOf(const SmallLimits& limits) {
   return warnings;
 }
 
-std::string WarningOfLeftMemory(uid_t user) {
-  struct Answer {
-    std::string warning;
-    TimePoint until;
-  };
-  static auto& answers = *new std::map<uid_t, Answer>;
+std::string LeftMemoryWarnings::For(uid_t user) {
   const TimePoint begin = Clock::now();
-  std::erase_if(answers, [begin](const auto& each) { return each.second.until <= begin; });
-  const auto [answer, is_new] = answers.try_emplace(user);
+  std::erase_if(answers_, [begin](const auto& each) { return each.second.until <= begin; });
+  const auto [answer, is_new] = answers_.try_emplace(user);
   if (is_new) {
     answer->second.warning = LookForLeftMemory(user);
     const Duration cost = Clock::now() - begin;

@@ -4,11 +4,13 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "agent/inventory/roots.h"
+#include "common/base/clock.h"
 
 namespace dtrain::inventory {
 
@@ -28,9 +30,20 @@ SmallLimits ReadLockedMemory(const Roots& roots, pid_t pid, bool of_users = fals
 // What is worth a warning before the start. Pure.
 std::vector<std::string> WarningsOf(const SmallLimits& limits);
 
-// Of shared memory that the user's jobs have made and that their shepherds, which were killed,
-// could not remove; empty: there is none. All who ask for the same user within a second get the
-// same answer, or for longer if looks would take more than a tenth of the time. Loop thread.
-std::string WarningOfLeftMemory(uid_t user);
+// Warns of shared memory that a user's jobs have made and that their shepherds, which were killed,
+// could not remove. Loop thread.
+class LeftMemoryWarnings {
+ public:
+  // "" if none is left. An answer serves for a second, or longer if looks would otherwise take more
+  // than a tenth of the time.
+  std::string For(uid_t user);
+
+ private:
+  struct Answer {
+    std::string warning;
+    TimePoint until;
+  };
+  std::map<uid_t, Answer> answers_;
+};
 
 }  // namespace dtrain::inventory

@@ -59,7 +59,7 @@ class Inquiries {
   void ListJobs(const auth::Identity& peer, absl::string_view method,
                 absl::FunctionRef<void(const absl::StatusOr<std::vector<v1::JobOnNode>>&)> done);
   // Likewise the job's last attempt. `owner`: an account, or empty if auth::Choose is to find the
-  // owner. Only callers who may know that there is no such job get NOT_FOUND.
+  // owner. NOT_FOUND is only for callers who may know that.
   void DescribeJob(const auth::Identity& peer, absl::string_view method, absl::string_view job_id,
                    absl::string_view owner,
                    absl::FunctionRef<void(const absl::StatusOr<v1::JobOnNode>&)> done);

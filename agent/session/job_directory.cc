@@ -3,10 +3,6 @@
 
 #include <dirent.h>
 #include <fcntl.h>
-#include <linux/netlink.h>
-#include <linux/sock_diag.h>
-#include <linux/unix_diag.h>
-#include <netinet/tcp.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -21,7 +17,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/functional/function_ref.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -32,6 +27,7 @@
 #include "common/base/posix_error.h"
 #include "common/os/fd.h"
 #include "common/os/private_file.h"
+#include "common/os/unix_sockets.h"
 
 namespace dtrain::session {
 namespace {
@@ -39,9 +35,6 @@ namespace {
 constexpr char kSocket[] = "shepherd.sock";
 constexpr char kRecord[] = "record";
 constexpr size_t kMostSockets = 64 << 20;  // the kernel's list of them
-// Since Linux 5.3, newer than the headers that we may be built against.
-constexpr uint32_t kShowMaker = 0x40;  // UDIAG_SHOW_UID
-constexpr uint16_t kMaker = 7;         // UNIX_DIAG_UID
 
 constexpr char kJobs[] = "/jobs";
 constexpr char kHidden[] = "/kept";  // no shorter: a socket's path has to fit under both
@@ -68,66 +61,6 @@ absl::StatusOr<os::UniqueFd> Bind(const std::string& directory) {
     return PosixError(errno, absl::StrCat("make ", name->sun_path));
   }
   return fd;
-}
-
-// `maker`: the user who has made the socket; absent: this kernel does not tell.
-using SeeSocket = absl::FunctionRef<void(absl::string_view path, std::optional<uid_t> maker)>;
-
-// One socket, as the kernel describes it.
-void ReadSocket(absl::string_view attributes, SeeSocket see) {
-  absl::string_view path;
-  std::optional<uid_t> maker;
-  nlattr attribute;
-  while (attributes.size() >= sizeof(attribute)) {
-    std::memcpy(&attribute, attributes.data(), sizeof(attribute));
-    if (attribute.nla_len < sizeof(attribute) || attribute.nla_len > attributes.size()) break;
-    const absl::string_view value =
-        attributes.substr(sizeof(attribute), attribute.nla_len - sizeof(attribute));
-    if (attribute.nla_type == UNIX_DIAG_NAME) path = value.substr(0, value.find('\0'));
-    if (attribute.nla_type == kMaker && value.size() == sizeof(uid_t)) {
-      maker.emplace();
-      std::memcpy(&*maker, value.data(), sizeof(uid_t));
-    }
-    attributes.remove_prefix(
-        std::min(attributes.size(), static_cast<size_t>(NLA_ALIGN(attribute.nla_len))));
-  }
-  if (!path.empty()) see(path, maker);
-}
-
-// Calls `see` for each unix socket that has a path. False: this kernel lists them in /proc alone.
-bool ForEachSocket(SeeSocket see) {
-  struct {
-    nlmsghdr header;
-    unix_diag_req request;
-  } question{};
-  question.header.nlmsg_len = sizeof(question);
-  question.header.nlmsg_type = SOCK_DIAG_BY_FAMILY;
-  question.header.nlmsg_flags = NLM_F_REQUEST | NLM_F_DUMP;
-  question.request.sdiag_family = AF_UNIX;
-  // Bound or listening. A connection that nobody has accepted has the name, too, and no maker.
-  question.request.udiag_states = 1u << TCP_CLOSE | 1u << TCP_LISTEN;
-  question.request.udiag_show = UDIAG_SHOW_NAME | kShowMaker;
-  const os::UniqueFd netlink(
-      socket(AF_NETLINK, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, NETLINK_SOCK_DIAG));
-  if (!netlink || send(netlink.get(), &question, sizeof(question), 0) < 0) return false;
-  constexpr size_t kHead = NLMSG_ALIGN(sizeof(nlmsghdr)) + NLMSG_ALIGN(sizeof(unix_diag_msg));
-  std::string answers(32 << 10, '\0');  // as many as the kernel gives at once
-  while (true) {
-    const ssize_t size = recv(netlink.get(), answers.data(), answers.size(), 0);
-    if (size <= 0) return false;
-    absl::string_view left(answers.data(), static_cast<size_t>(size));
-    nlmsghdr header;
-    while (left.size() >= sizeof(header)) {
-      std::memcpy(&header, left.data(), sizeof(header));
-      if (header.nlmsg_type == NLMSG_DONE) return true;
-      if (header.nlmsg_type == NLMSG_ERROR || header.nlmsg_len < kHead ||
-          header.nlmsg_len > left.size()) {
-        return false;
-      }
-      ReadSocket(left.substr(kHead, header.nlmsg_len - kHead), see);
-      left.remove_prefix(std::min(left.size(), static_cast<size_t>(NLMSG_ALIGN(header.nlmsg_len))));
-    }
-  }
 }
 
 // "/jobs/J.0.1000/shepherd.sock" of the path of a socket. Empty: it is shorter.
@@ -271,12 +204,13 @@ std::set<spawn::JobKey> JobDirectory::FindShepherds(const std::set<spawn::JobKey
     cgroups.emplace(job.uid, std::pair(absl::StrCat("/u", job.uid, "/", name, "/"), job));
   }
 
-  const bool listed = ForEachSocket([&](absl::string_view path, std::optional<uid_t> maker) {
-    const auto socket = sockets.find(EndOfPath(path));
-    if (socket == sockets.end()) return;
-    const spawn::JobKey& job = socket->second;
-    if (!maker || *maker == 0 || *maker == job.uid) found.insert(job);
-  });
+  const bool listed =
+      os::ForEachUnixSocket([&](absl::string_view path, std::optional<uid_t> maker) {
+        const auto socket = sockets.find(EndOfPath(path));
+        if (socket == sockets.end()) return;
+        const spawn::JobKey& job = socket->second;
+        if (!maker || *maker == 0 || *maker == job.uid) found.insert(job);
+      });
   if (!listed) {
     const auto list = os::ReadSmallFile("/proc/net/unix", kMostSockets);
     for (const auto& [end, job] : sockets) {

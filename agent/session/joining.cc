@@ -112,7 +112,7 @@ void Joining::ReadInventory(absl::AnyInvocable<void(v1::Inventory)> then) {
              inventory::ReadLockedMemory({}, shepherd_.processes().shepherd_pid()))) {
       inventory.add_warnings(std::move(warning));
     }
-    if (std::string left = inventory::WarningOfLeftMemory(holdings_.owner().uid); !left.empty()) {
+    if (std::string left = agent_.readers.left_memory.For(holdings_.owner().uid); !left.empty()) {
       inventory.add_warnings(std::move(left));
     }
     if (shepherd_.processes().is_prepared()) inventory.set_cgroup_writable(true);

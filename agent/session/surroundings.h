@@ -9,6 +9,7 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/status/statusor.h"
 #include "agent/inventory/gpu_watch.h"
+#include "agent/inventory/limits.h"
 #include "agent/inventory/nvml.h"
 #include "agent/session/reservations.h"
 #include "agent/session/session_events.h"
@@ -37,6 +38,7 @@ struct Readers {
   // For a job that has no use for GPUs: at once, without them.
   ReadInventory without_gpus;
   WatchGpus watch;
+  inventory::LeftMemoryWarnings left_memory = {};
 };
 
 // Of an agent whose sessions end with their streams: how a job may outlive it.

@@ -17,7 +17,7 @@ namespace dtrain::shepherd {
 
 // Shared memory with a name that the job's processes have made and not removed (ADR 56). An object
 // is theirs if it was not there before them, and one of them was seen to have it mapped. One that
-// was only open is a file, such as a checkpoint: it is told, and never removed. Loop thread.
+// was only open is a file, such as a checkpoint: it is reported, never removed. Loop thread.
 class LeftMemory {
  public:
   // All must stay.

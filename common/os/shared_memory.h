@@ -34,12 +34,12 @@ struct NamedSharedMemory {
   uid_t owner = 0;
 };
 
-// Those of one user, or of all. Links and what is no regular file are none, and neither are our
-// records.
+// The objects of one user, or of all. Links, files that are not regular, and our own records do not
+// count.
 std::vector<NamedSharedMemory> ListSharedMemory(std::optional<uid_t> owner);
 
-// The files of /dev/shm that a process has mapped or open. Shared memory is mapped by those who use
-// it; what is only open may be a file like any other.
+// The objects that a process has mapped, and the files of /dev/shm that it has open. A process maps
+// shared memory to use it; a file that is only open may be a checkpoint.
 struct HeldSharedMemory {
   std::set<SharedMemory> mapped;
   std::set<SharedMemory> open;

@@ -251,8 +251,8 @@ int AttachTo(const Options& options) {
   return Attach(*job, options);
 }
 
-// In place of today's those that it was launched with, but for the flags that WordsToRerun leaves
-// out.
+// Replaces this environment's flags by those that the job was launched with, except the flags that
+// WordsToRerun leaves out.
 void SetFlagVariables(const v1::Spec& spec) {
   for (const std::string& name : cli::FlagVariableNames()) (void)unsetenv(name.c_str());
   for (const v1::EnvVar& variable : spec.flag_variables()) {

@@ -22,7 +22,7 @@ output::Options OutputOptionsOf(const detached::JobFolder& job) {
   for (const v1::EnvVar& variable : spec->environment()) {
     surroundings.environment.push_back(absl::StrCat(variable.name(), "=", variable.value()));
   }
-  // The environment of an ended job is not kept, but for these.
+  // Of an ended job's environment only these are kept.
   surroundings.environment = cli::WithFlagVariablesOf(*spec, std::move(surroundings.environment));
   surroundings.working_directory = spec->working_directory();
   surroundings.read = [&](const std::string& path) -> absl::StatusOr<std::string> {

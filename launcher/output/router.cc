@@ -21,8 +21,8 @@ namespace {
 // Until a terminal that takes nothing is drawn on again.
 constexpr Duration kRedraw = std::chrono::milliseconds(100);
 
-// One terminal, pipe, socket or file: what is written to either must not get between the other's
-// lines, nor over them, in a file that was opened twice. /dev/null has no lines.
+// Two descriptors of one terminal, pipe, socket or file share a writer: their lines must not mix,
+// nor overwrite each other in a file that was opened twice. /dev/null has no lines.
 bool IsSame(int a, int b) {
   struct stat sa;
   struct stat sb;
@@ -31,6 +31,8 @@ bool IsSame(int a, int b) {
   const bool has_lines = S_ISFIFO(sa.st_mode) || S_ISSOCK(sa.st_mode) || S_ISREG(sa.st_mode);
   return has_lines && sa.st_dev == sb.st_dev && sa.st_ino == sb.st_ino;
 }
+
+}  // namespace
 
 Display::Kind KindOf(int fd) {
   if (isatty(fd) == 1) {
@@ -52,8 +54,6 @@ Display::Size SizeOf(int fd) {
   return size;
 }
 
-}  // namespace
-
 OutputRouter::Sink::Sink(loop::Loop& loop, int descriptor,
                          absl::AnyInvocable<void(absl::Status)> on_error)
     : fd(descriptor),
@@ -73,7 +73,7 @@ OutputRouter::OutputRouter(loop::Loop& loop, Options options, Callbacks callback
   const bool is_one = IsSame(out_fd, err_fd);
   if (!is_one) out_ = std::make_unique<Sink>(loop, out_fd, on_error(out_fd, /*is_stdout=*/true));
   err_ = std::make_unique<Sink>(loop, err_fd, on_error(err_fd, /*is_stdout=*/is_one));
-  // On a disk that was full for a while, what is said later is worth as much.
+  // A disk may have room again later.
   err_->writer.GoOnAfterFailures();
 }
 

@@ -23,6 +23,10 @@ namespace dtrain::output {
 class LogFiles;
 struct LogNames;
 
+// How output is shown at this descriptor, and the size of the terminal there.
+Display::Kind KindOf(int fd);
+Display::Size SizeOf(int fd);
+
 // Brings the workers' output, and what dtrain says itself, to our stdout, stderr and log files, as
 // Display shows it. Nothing here waits for a terminal or a disk: what they have not yet taken is
 // counted, and whoever feeds us stops when Full(). Loop thread.

@@ -1,14 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launcher/status/log_printer.h"
 
-#include <sys/ioctl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
-#include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -16,6 +13,7 @@
 #include "absl/time/time.h"
 #include "common/base/posix_error.h"
 #include "dtrain/v1/job.pb.h"
+#include "launcher/output/router.h"
 #include "launcher/output/tagger.h"
 #include "launcher/output/terminal_text.h"
 #include "launcher/status/print.h"
@@ -39,28 +37,6 @@ output::Display::StreamId IdOf(const detached::LogStream& stream) {
   return {stream.rank.value(), stream.is_stderr ? v1::STREAM_KIND_STDERR : v1::STREAM_KIND_STDOUT};
 }
 
-// `raw`: a terminal gets what a pipe would.
-output::Display::Kind KindOfStdout(bool raw) {
-  using Kind = output::Display::Kind;
-  if (isatty(STDOUT_FILENO) == 1) {
-    if (raw) return Kind::kPipe;
-    const char* name = std::getenv("TERM");
-    return name != nullptr && absl::string_view(name) == "dumb" ? Kind::kPlainTerminal
-                                                                : Kind::kTerminal;
-  }
-  struct stat status;
-  return fstat(STDOUT_FILENO, &status) == 0 && S_ISREG(status.st_mode) ? Kind::kFile : Kind::kPipe;
-}
-
-output::Display::Size SizeOfStdout() {
-  output::Display::Size size;
-  winsize told{};
-  if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &told) != 0) return size;
-  if (told.ws_col > 0) size.columns = told.ws_col;
-  if (told.ws_row > 0) size.rows = told.ws_row;
-  return size;
-}
-
 }  // namespace
 
 LogPrinter::LogPrinter(const CommandOptions& options, bool of_another)
@@ -72,7 +48,9 @@ LogPrinter::~LogPrinter() { Flush(); }
 
 void LogPrinter::ShowUnfinished() {
   if (options_.json) return;
-  display_.emplace(KindOfStdout(options_.raw));
+  // --raw: a terminal gets what a pipe would.
+  display_.emplace(options_.raw && is_terminal_ ? output::Display::Kind::kPipe
+                                                : output::KindOf(STDOUT_FILENO));
   display_->SetSharing({2, /*folds=*/false, /*passes=*/false, shows_escapes_});
 }
 
@@ -164,7 +142,7 @@ void LogPrinter::AddToDisplay(const detached::LogStream& stream, Open& open,
 }
 
 void LogPrinter::Draw(TimePoint now) {
-  Print(display_->Take({now, TimeOf(last_nanos_)}, [] { return SizeOfStdout(); }));
+  Print(display_->Take({now, TimeOf(last_nanos_)}, [] { return output::SizeOf(STDOUT_FILENO); }));
 }
 
 std::string LogPrinter::TimeOf(int64_t unix_nanos) const {

@@ -2,6 +2,7 @@
 """Faults of group H: what runs out, what is missing, and what is full. H3 is in test_memory.py, H6's
 disks that fail in test_faulty_disk.py, H7 in test_footprint.py, H12 in test_reservations.py."""
 import contextlib
+import json
 import os
 import re
 import resource
@@ -17,7 +18,7 @@ import hosts
 import leftovers
 import residents
 from certificates import Authority
-from launching import SANITIZER_OPTIONS, wait_until
+from launching import SANITIZER_OPTIONS, Launch, wait_until
 from test_faults_d import ESCAPED, python
 from test_identity import node  # noqa: F401 - a fixture
 from test_tcp import tcp  # noqa: F401 - a fixture
@@ -572,6 +573,18 @@ def test_h14_log_files_beyond_the_limit(cluster):
 def test_a_file_that_was_asked_for_and_cannot_be_written(cluster, flag):
     result = cluster.launch(["-q", "-H", "node0:1", flag, "/dev/full", "--", "true"])
     assert result.code == 207 and "/dev/full: No space left on device" in result.err, result
+
+
+# As of `> log 2>&1`, where the program writes to its stderr only.
+@pytest.mark.parametrize("where", ["2>/dev/full", ">/dev/full 2>&1"])
+def test_stderr_that_cannot_be_written_is_not_success(cluster, where):
+    answer = cluster.work() / "result.json"
+    result = Launch(cluster.head, ["sh", "-c", f'"$0" launch -q -H node0:1 --result-json /root/work/result.json -- sh -c '
+                                   f'"echo lost >&2" {where}', cluster.programs / "dtrain"]).wait(30)
+    assert result.code == 207, result
+    told = json.loads(answer.read_text())
+    assert told["exit_code"] == 207, told
+    assert any("No space left on device" in warning for warning in told["warnings"]), told
 
 
 def test_h14_a_timeline_beyond_the_limit(cluster):
