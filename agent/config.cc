@@ -24,6 +24,9 @@ std::unique_ptr<CLI::App> Define(Config& config) {
   auto app = std::make_unique<CLI::App>("", "dtrain-agent serve");
   app->set_help_flag();
   app->add_option("--config", config.file, "a TOML file with these flags as `name = value` lines");
+  app->add_flag("--check", config.check,
+                "only read the configuration and the certificates, and exit as a start would if "
+                "they are unusable, otherwise with 0");
   app->add_option(
       "--state-dir", config.state_directory,
       "directory for the socket and the job records, on a file system that is cleared at boot. "
@@ -70,12 +73,15 @@ absl::StatusOr<Config> Parse(const std::vector<std::string>& words) {
   return config;
 }
 
-std::vector<std::string> FlagNames() {
+// Those that a configuration file may set.
+std::vector<std::string> KeyNames() {
   Config config;
   const std::unique_ptr<CLI::App> app = Define(config);
   std::vector<std::string> names;
   for (const CLI::Option* option : app->get_options()) {
-    for (const std::string& name : option->get_lnames()) names.push_back(name);
+    for (const std::string& name : option->get_lnames()) {
+      if (name != "config" && name != "check") names.push_back(name);
+    }
   }
   return names;
 }
@@ -89,8 +95,8 @@ absl::StatusOr<std::string> WordOf(const std::string& path, const config::Entry&
     return wrong(absl::StrCat("unknown section [", Escape(entry.section, 80),
                               "]: this file has none, only lines such as launcher-wait = \"2h\""));
   }
-  const std::vector<std::string> names = FlagNames();
-  if (entry.key == "config" || std::find(names.begin(), names.end(), entry.key) == names.end()) {
+  const std::vector<std::string> names = KeyNames();
+  if (std::find(names.begin(), names.end(), entry.key) == names.end()) {
     return wrong(absl::StrCat("unknown key ", Escape(entry.key, 80), DidYouMean(entry.key, names)));
   }
   if (entry.values.size() != 1) return wrong(absl::StrCat(entry.key, " takes one value"));

@@ -13,6 +13,7 @@ namespace dtrain::agent {
 // What `dtrain-agent serve` is told by flags and a configuration file of the same names.
 struct Config {
   std::string file;             // that it comes from, beside the flags; empty: none
+  bool check = false;           // only say whether an agent could start with it
   std::string state_directory;  // empty: DefaultStateDirectory()
   std::string listen;           // "ADDRESS:PORT" for launchers elsewhere; empty: none
   std::string status_listen;    // [IP:]PORT for HTTP on a loopback address; empty: none

@@ -391,6 +391,7 @@ int RunServe(const std::vector<std::string>& words) {
             "--spawner"),
         kExitUsage);
   }
+  if (config->check) return kExitOk;
   const bool for_all = is_root || !config->spawner.empty();
   std::string directory =
       config->state_directory.empty() ? DefaultStateDirectory(for_all) : config->state_directory;

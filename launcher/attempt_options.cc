@@ -40,12 +40,15 @@ job::JobOptions OptionsOf(const job::BeginAttempt& begin, job::JobOptions asked,
     options.unheard[static_cast<size_t>(at - begin.hosts.begin())] = unheard.boot_id;
     options.clear_at = std::max(options.clear_at, unheard.dead_at);
   }
-  for (const uint32_t host : begin.seats) {
-    const auto at = std::find(begin.hosts.begin(), begin.hosts.end(), host);
-    const bool is_there = at != begin.hosts.end();
-    options.seats.push_back(
-        is_there ? std::optional(NodeId(static_cast<uint32_t>(at - begin.hosts.begin())))
-                 : std::nullopt);
+  // A rankfile says itself where each rank is.
+  if (options.plan.rankfile.empty()) {
+    for (const uint32_t host : begin.seats) {
+      const auto at = std::find(begin.hosts.begin(), begin.hosts.end(), host);
+      const bool is_there = at != begin.hosts.end();
+      options.seats.push_back(
+          is_there ? std::optional(NodeId(static_cast<uint32_t>(at - begin.hosts.begin())))
+                   : std::nullopt);
+    }
   }
   if (options.plan.nodes) {
     options.plan.nodes = std::min(*options.plan.nodes, static_cast<uint32_t>(begin.hosts.size()));

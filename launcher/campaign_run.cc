@@ -42,10 +42,7 @@ PresentAttempt::Handlers CampaignRun::AttemptHandlers() {
   PresentAttempt::Handlers handlers;
   handlers.on_runs = [this] {
     const report::JobFacts facts = attempt_.now().facts();
-    // An elastic job gives ranks by its own rules, and a file of ranks names the hosts.
-    const bool fixed = attempt_.fixed() != nullptr && launch_.options().job.plan.rankfile.empty();
-    Decide(job::AttemptRuns{JoinedOf(facts, hosts_),
-                            fixed ? SeatsOf(facts, hosts_) : std::vector<uint32_t>()});
+    Decide(job::AttemptRuns{JoinedOf(facts, hosts_), SeatsOf(facts, hosts_)});
   };
   handlers.on_changed = [this] {
     if (!launch_.options().quiet) progress_.Update();

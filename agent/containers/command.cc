@@ -99,9 +99,10 @@ Words Docker(const Chosen& chosen, const Needs& run) {
   return words;
 }
 
-// A child like any other, with our descriptors and variables, in no namespace but that of mounts.
+// A child like any other, with our descriptors, in no namespace but that of mounts. Of variables it
+// gets those with apptainer's prefix; without --cleanenv also what the node has set for apptainer.
 Words Apptainer(const Chosen& chosen, const Needs& run) {
-  Words words = {chosen.program, "--quiet", "exec"};
+  Words words = {chosen.program, "--quiet", "exec", "--cleanenv"};
   if (!run.gpu_uuids.empty()) words.emplace_back("--nv");
   // Variables' values are not to be run through a shell. Singularity's older releases do not know
   // it.

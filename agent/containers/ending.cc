@@ -83,7 +83,8 @@ std::optional<NotStarted> WhyNotStarted(const Chosen& chosen, const os::ExitStat
       its_own = absl::StartsWith(line, "FATAL:") || absl::StartsWith(line, "ERROR  :");
       break;
     case Runtime::kEnroot:
-      its_own = absl::StrContains(line, "[ERROR]") || absl::StartsWith(line, "enroot-");
+      // Programs write "[ERROR]" too, behind a time. enroot colours it on terminals only.
+      its_own = absl::StartsWith(line, "[ERROR] ") || absl::StartsWith(line, "enroot-");
       break;
   }
   if (!its_own) return std::nullopt;

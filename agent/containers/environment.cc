@@ -9,6 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "absl/types/span.h"
 #include "common/base/env_names.h"
 #include "common/base/text.h"
@@ -68,10 +69,13 @@ bool Matches(absl::Span<const absl::string_view> patterns, absl::string_view nam
 bool IsOfClient(absl::string_view name) { return Matches(kOfClient, name); }
 
 // Others, of an exported shell function for example, mean something else to the runtimes.
-bool IsPlain(absl::string_view name) {
+// apptainer's own shell takes no dots.
+bool IsPlain(Runtime runtime, absl::string_view name) {
+  const bool dots = runtime != Runtime::kApptainer;
   return !name.empty() && !absl::ascii_isdigit(name[0]) &&
-         std::all_of(name.begin(), name.end(),
-                     [](char c) { return absl::ascii_isalnum(c) || c == '_' || c == '.'; });
+         std::all_of(name.begin(), name.end(), [dots](char c) {
+           return absl::ascii_isalnum(c) || c == '_' || (dots && c == '.');
+         });
 }
 
 std::map<std::string, std::string> Split(const std::vector<std::string>& entries) {
@@ -100,17 +104,30 @@ std::map<std::string, std::string> OfClient(const std::vector<std::string>& node
   return out;
 }
 
+// apptainer passes on only what has its prefix (--cleanenv). Singularity, which we cannot tell
+// --no-eval, puts the value between double quotes in a shell script and escapes only those.
+void PassByPrefix(const Chosen& chosen, const std::string& name, const std::string& value,
+                  std::map<std::string, std::string>& client) {
+  std::string& passed = client[absl::StrCat(absl::AsciiStrToUpper(chosen.name), "ENV_", name)];
+  passed = chosen.name == "apptainer"
+               ? value
+               : absl::StrReplaceAll(value, {{"\\", "\\\\"}, {"$", "\\$"}, {"`", "\\`"}});
+}
+
 // The runtime's program has that variable for itself, so that it must come another way.
 absl::Status PassBeside(const Chosen& chosen, const std::string& name, const std::string& value,
                         std::map<std::string, std::string>& client, std::string& file) {
-  if (chosen.runtime == Runtime::kApptainer) {
-    client[absl::StrCat(absl::AsciiStrToUpper(chosen.name), "ENV_", name)] = value;
+  const bool is_apptainer = chosen.runtime == Runtime::kApptainer;
+  // It sets HOME itself, and says nothing of one that has its prefix.
+  if (is_apptainer && name != "HOME") {
+    PassByPrefix(chosen, name, value, client);
     return absl::OkStatus();
   }
-  if (chosen.runtime == Runtime::kEnroot || absl::StrContains(value, '\n')) {
+  const bool takes_file = !is_apptainer && chosen.runtime != Runtime::kEnroot;
+  if (!takes_file || absl::StrContains(value, '\n')) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "pass the variable ", Escape(name), " into a container: ", chosen.name, " itself reads it",
-        chosen.runtime == Runtime::kEnroot ? "" : ", and its value has lines",
+        "pass the variable ", Escape(name), " into a container: ", chosen.name, " itself ",
+        is_apptainer ? "sets it" : "reads it", takes_file ? ", and its value has lines" : "",
         "; set it in the program's command instead (env ", Escape(name), "=… COMMAND)"));
   }
   absl::StrAppend(&file, name, "=", value, "\n");
@@ -131,7 +148,7 @@ absl::StatusOr<Carried> Carry(const Chosen& chosen, const std::vector<std::strin
   std::map<std::string, std::string> client = OfClient(node);
   for (const auto& [name, value] : Split(worker)) {
     const bool wanted = !IsOfHost(name) || given.contains(name);
-    if (!wanted || !IsPlain(name)) continue;
+    if (!wanted || !IsPlain(chosen.runtime, name)) continue;
     if (IsOfClient(name)) {
       absl::Status passed = PassBeside(chosen, name, value, client, out.file);
       if (!passed.ok()) return passed;
@@ -143,7 +160,8 @@ absl::StatusOr<Carried> Carry(const Chosen& chosen, const std::vector<std::strin
           absl::StrCat("pass the variable ", Escape(name),
                        " into a container: enroot takes no value that has lines"));
     }
-    client[name] = value;
+    if (chosen.runtime == Runtime::kApptainer) PassByPrefix(chosen, name, value, client);
+    client[name] = value;  // for apptainer, too: by the job's marks it is found
     out.names.push_back(name);
   }
   out.client = Join(client);

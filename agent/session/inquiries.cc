@@ -20,18 +20,6 @@ constexpr char kStopMethod[] = "/dtrain.v1.Agent/StopJob";
 constexpr char kSeeMethod[] = "GET /v1/jobs/{id}";
 constexpr size_t kMostWaiting = 32;
 
-// What anyone may know: that somebody has GPUs and cores here.
-v1::JobOnNode InName(v1::JobOnNode job) {
-  job.set_in_name(true);
-  job.clear_argv();
-  job.clear_ranks();
-  job.clear_node_rank();
-  job.clear_node_count();
-  job.clear_world_size();
-  if (job.has_elastic()) job.mutable_elastic()->clear_first_number();
-  return job;
-}
-
 template <typename Request>
 AskedFor Asked(const Request& request) {
   return {request.job_id(), request.attempt(), request.owner()};
@@ -122,7 +110,7 @@ std::vector<v1::JobOnNode> Inquiries::JobsFor(const auth::Identity& peer) const 
     if (session == nullptr || session->hello().job_id().empty() || IsSurvey(*session)) continue;
     const auth::Job job = JobOf(*session);
     const bool may = auth::Authorise(peer, kSeeMethod, &job).ok();
-    out.push_back(may ? session->Describe() : InName(session->Describe()));
+    out.push_back(may ? session->Describe() : session->DescribeInName());
   }
   return out;
 }

@@ -24,6 +24,14 @@ constexpr Duration kKillPause = std::chrono::milliseconds(500);
 
 bool IsWritten(const v1::JobRecord& record) { return !record.boot_id().empty(); }
 
+v1::JobOnNode InName(const v1::JobOnNode& job) {
+  v1::JobOnNode out;
+  out.set_state(job.state());
+  *out.mutable_gpu_uuids() = job.gpu_uuids();
+  out.set_cpulist(job.cpulist());
+  return out;
+}
+
 }  // namespace
 
 Reported ReportedBy(const v1::Report& report) {
@@ -124,6 +132,7 @@ void ReportedJob::OnReport(v1::Report report) {
     shepherd_.processes().KillLiving();
   }
   const Reported reported = ReportedBy(report);
+  in_name_.Set(InName(report.job()));
   status_.Set(std::move(*report.mutable_job()));
   const Feed feed = feed_;
   feed(reported);
@@ -141,6 +150,12 @@ v1::JobOnNode ReportedJob::Describe(SessionState state, bool away) const {
     rank.set_stdout_bytes(relay_.size(rank.rank(), v1::STREAM_KIND_STDOUT));
     rank.set_stderr_bytes(relay_.size(rank.rank(), v1::STREAM_KIND_STDERR));
   }
+  return job;
+}
+
+v1::JobOnNode ReportedJob::DescribeInName(SessionState state, bool away) const {
+  v1::JobOnNode job = in_name_.View(state, away);
+  job.set_in_name(true);
   return job;
 }
 

@@ -34,13 +34,18 @@ class ReportedJob {
 
   void OnEvent(v1::ShepherdEvent event);
   void OnReport(v1::Report report);
-  void SetStopping() { status_.SetStopping(); }
+  void SetStopping() {
+    status_.SetStopping();
+    in_name_.SetStopping();
+  }
   bool has_part() const { return status_.has_part(); }
 
   // What the job uses here by its shepherd's word, for an agent that was asked to reserve nothing.
   v1::Reserve Used() const;
   // All but whose job it is, and since when.
   v1::JobOnNode Describe(SessionState state, bool away) const;
+  // The same of what anyone may know; whatever its ranks and its command are, it costs little.
+  v1::JobOnNode DescribeInName(SessionState state, bool away) const;
   LogRelay& logs() { return relay_; }
   Leftovers& leftovers() { return leftovers_; }
 
@@ -53,6 +58,7 @@ class ReportedJob {
   ShepherdChannel& shepherd_;
   const Feed feed_;
   JobStatus status_;
+  JobStatus in_name_;  // of what anyone may know
   LogRelay relay_;
   Leftovers leftovers_;
   TimePoint kills_due_{};

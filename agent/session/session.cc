@@ -203,18 +203,27 @@ JobGpus::Handlers Session::GpuHandlers() {
 
 v1::JobOnNode Session::Describe() const {
   v1::JobOnNode job = job_.Describe(core_.state(), core_.away());
+  SayWhose(job);
+  for (v1::RankOnNode& rank : *job.mutable_ranks()) {
+    rank.set_rank(core_.hello().elastic().first_number() + rank.rank());
+  }
+  return job;
+}
+
+v1::JobOnNode Session::DescribeInName() const {
+  v1::JobOnNode job = job_.DescribeInName(core_.state(), core_.away());
+  SayWhose(job);
+  if (job.has_elastic()) job.mutable_elastic()->clear_first_number();
+  return job;
+}
+
+void Session::SayWhose(v1::JobOnNode& job) const {
   job.set_job_id(core_.hello().job_id());
   job.set_attempt(core_.hello().attempt());
-  if (core_.hello().has_elastic()) {
-    *job.mutable_elastic() = core_.hello().elastic();
-    for (v1::RankOnNode& rank : *job.mutable_ranks()) {
-      rank.set_rank(job.elastic().first_number() + rank.rank());
-    }
-  }
+  if (core_.hello().has_elastic()) *job.mutable_elastic() = core_.hello().elastic();
   job.set_owner(owner_.name);
   job.set_uid(owner_.uid);
   job.set_since_unix_nanos(since_unix_nanos_);
-  return job;
 }
 
 void Session::Leave(absl::string_view why) { Feed(LauncherBroke{absl::AbortedError(why)}); }

@@ -74,6 +74,8 @@ class Session {
 
   // For others than the launcher.
   v1::JobOnNode Describe() const;
+  // What anyone may know: that somebody has GPUs and cores here.
+  v1::JobOnNode DescribeInName() const;
   LogRelay& logs() { return job_.logs(); }
   // Ends the job as its launcher would, who is told the message. False: it is over already.
   bool StopBy(std::string message);
@@ -90,6 +92,8 @@ class Session {
   JobGpus::Handlers GpuHandlers();
   void OnRequest(const v1::SessionRequest& request);
   absl::Status OnJobFrame(link::Frame frame);
+  // Whose it is, and since when.
+  void SayWhose(v1::JobOnNode& job) const;
   // What the core decides.
   void Feed(const Event& event);
   void Do(Action& action);

@@ -21,10 +21,13 @@ constexpr Duration kAbortExitLimit = std::chrono::seconds(1);
 void Aborts::Ask(uint32_t rank, std::optional<int> code) {
   Worker* const worker = workers_.Find(rank);
   // The time runs from the first time, however often it asks.
-  if (worker == nullptr || worker->ended() || aborts_.contains(rank)) return;
-  auto timer = std::make_unique<loop::Timer>(loop_);
-  timer->After(code ? kAbortLimit : kAbortExitLimit, [worker] { worker->Signal(SIGKILL); });
-  aborts_[rank] = {code, absl::GetCurrentTimeNanos(), std::move(timer)};
+  if (worker == nullptr || aborts_.contains(rank)) return;
+  Abort& abort = aborts_[rank];
+  abort.code = code;
+  abort.unix_nanos = absl::GetCurrentTimeNanos();
+  if (worker->ended()) return;  // what it said last may be heard after its end
+  abort.timer = std::make_unique<loop::Timer>(loop_);
+  abort.timer->After(code ? kAbortLimit : kAbortExitLimit, [worker] { worker->Signal(SIGKILL); });
 }
 
 void Aborts::AddTo(v1::WorkerExit& exit) const {

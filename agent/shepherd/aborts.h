@@ -18,7 +18,7 @@ class Aborts {
  public:
   Aborts(loop::Loop& loop, Workers& workers) : loop_(loop), workers_(workers) {}
 
-  // `code`: for the job to exit with; nullopt: that of the rank's exit.
+  // `code`: for the job to exit with; nullopt: that of the rank's exit. Its process may have ended.
   void Ask(uint32_t rank, std::optional<int> code);
   // Adds to the rank's exit that it has asked, if it has.
   void AddTo(v1::WorkerExit& exit) const;
@@ -26,7 +26,7 @@ class Aborts {
  private:
   struct Abort {
     std::optional<int> code;
-    int64_t unix_nanos;  // when the rank asked for it
+    int64_t unix_nanos = 0;  // when the rank asked for it
     std::unique_ptr<loop::Timer> timer;
   };
 

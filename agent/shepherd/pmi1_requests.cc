@@ -23,6 +23,8 @@ PmiActions Pmi1Requests::OnLine(uint32_t rank, PmiClient& client, absl::string_v
   if (client.spawning) return OnSpawnLine(rank, client, line);
   auto request = ParsePmiLine(line);
   if (!request.ok()) {
+    // MPICH from 4.2 on says why it aborts, in as many lines as there are.
+    if (client.aborted) return {};
     return {PmiGroup::Refuse(client, rank, std::string(request.status().message()))};
   }
   return OnRequest(rank, client, *request);

@@ -22,6 +22,7 @@ class ElasticServer : public Server, private HttpHandler {
   bool OnDown(const v1::ElasticDown& down) override;
 
  private:
+  size_t most_body() const override { return store_.most_value(); }
   loop::Task Handle(HttpRequest request, Reply reply) override;
   void Carry(ElasticStore::Out out);
 

@@ -57,6 +57,7 @@ class ElasticStore {
   size_t waiting() const;
   // Of all that is kept, roughly as in memory.
   size_t bytes() const { return values_.bytes() + held_bytes_; }
+  size_t most_value() const { return values_.most_value(); }
 
  private:
   struct Request {

@@ -17,6 +17,7 @@ class HorovodServer : public Server, private HttpHandler {
   size_t most_sessions() const override { return 1024; }
 
  private:
+  size_t most_body() const override { return store_.most_value(); }
   loop::Task Handle(HttpRequest request, Reply reply) override;
 
   loop::Loop& loop_;

@@ -12,9 +12,11 @@
 namespace dtrain::stores {
 namespace {
 
-// Of all ranks together: a rank puts some hundred bytes. A program that puts without end must not
-// fill the node's memory.
-constexpr size_t kMostBytes = 256 << 20;
+// Of one value, and of all ranks together: a program that puts without end must not fill the node's
+// memory. What Gloo puts grows with the job: each rank's value has an address, of 136 bytes, for
+// each of the others, and none is removed before all have met.
+constexpr size_t kMostValue = 256 << 10, kMostBytes = 256 << 20;
+constexpr size_t kPerAddress = 256;
 // What a value costs besides.
 constexpr size_t kPerValue = 128;
 constexpr size_t kMostName = 4096;
@@ -27,7 +29,9 @@ size_t Cost(const std::string& key, const std::string& value) {
 
 HorovodStore::HorovodStore(const v1::Meeting& meeting) {
   std::vector<uint32_t> cross;  // by local rank: nodes that have it
+  size_t ranks = 0;
   for (const v1::MeetingNode& node : meeting.nodes()) {
+    ranks += node.ranks();
     sizes_["global"] += node.ranks();
     sizes_[absl::StrCat("local_", node.host())] += node.ranks();
     cross.resize(std::max<size_t>(cross.size(), node.ranks()));
@@ -36,6 +40,8 @@ HorovodStore::HorovodStore(const v1::Meeting& meeting) {
   for (size_t local = 0; local < cross.size(); ++local) {
     sizes_[absl::StrCat("cross_", local)] = cross[local];
   }
+  most_value_ = kMostValue + kPerAddress * ranks;
+  most_bytes_ = kMostBytes + kPerAddress * ranks * ranks;
 }
 
 std::optional<HorovodStore::Place> HorovodStore::PlaceOf(absl::string_view target) {
@@ -67,7 +73,7 @@ HorovodStore::Reply HorovodStore::Get(const std::string& scope, const std::strin
 HorovodStore::Reply HorovodStore::Put(const std::string& scope, const std::string& key,
                                       std::string value) {
   const size_t cost = Cost(key, value);
-  if (bytes_ + cost + scope.size() > kMostBytes) return {507, ""};
+  if (bytes_ + cost + scope.size() > most_bytes_) return {507, ""};
   const auto [it, is_new] = scopes_.try_emplace(scope);
   if (is_new) bytes_ += scope.size();
   const auto [place, is_new_key] = it->second.try_emplace(key);

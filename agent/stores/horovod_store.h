@@ -35,6 +35,9 @@ class HorovodStore {
 
   // Of all values, with their names.
   size_t bytes() const { return bytes_; }
+  // By the number of the job's ranks: of a value, which the caller checks, and of bytes().
+  size_t most_value() const { return most_value_; }
+  size_t most_bytes() const { return most_bytes_; }
 
  private:
   using Scope = std::map<std::string, std::string>;
@@ -48,6 +51,7 @@ class HorovodStore {
   std::map<std::string, uint32_t> sizes_;
   std::map<std::string, std::set<std::string>> done_;
   size_t bytes_ = 0;
+  size_t most_value_ = 0, most_bytes_ = 0;
 };
 
 }  // namespace dtrain::stores

@@ -14,9 +14,6 @@ namespace asio = boost::asio;
 namespace http = boost::beast::http;
 
 constexpr size_t kMostHeader = 8 << 10;
-// A rank puts some hundred bytes. With most_sessions of the server it bounds what strangers on the
-// job's other nodes can make us hold.
-constexpr size_t kMostValue = 256 << 10;
 // For a whole request, and for the client to take the answer and go.
 constexpr Duration kPatience = std::chrono::seconds(3);
 // Of what a client sends while it waits for its answer.
@@ -32,7 +29,7 @@ HttpSession::HttpSession(loop::Loop& loop, StreamSocket socket, HttpHandler& han
       socket_(std::move(socket)),
       timer_(loop) {
   parser_.header_limit(kMostHeader);
-  parser_.body_limit(kMostValue);
+  parser_.body_limit(handler_.most_body());
   Error ignored;
   socket_.non_blocking(true, ignored);
 }

@@ -4,6 +4,7 @@
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/string_body.hpp>
+#include <cstddef>
 #include <memory>
 #include <string>
 
@@ -25,6 +26,9 @@ class HttpHandler {
  public:
   using Reply = absl::AnyInvocable<void(HorovodStore::Reply)>;
   virtual ~HttpHandler() = default;
+  // Of a request, in bytes. With most_sessions of the server it bounds what strangers on the job's
+  // other nodes can make us hold.
+  virtual size_t most_body() const = 0;
   // `reply` is called once, now or later; it may be dropped after the client has gone. Returns what
   // to call when the client goes before it has its answer; null: it has it.
   virtual loop::Task Handle(HttpRequest request, Reply reply) = 0;

@@ -40,6 +40,18 @@ size_t FilesForClients() {
   return files.rlim_cur - kOwnFiles;
 }
 
+size_t RanksOf(const v1::Meeting& meeting) {
+  size_t ranks = 0;
+  for (const v1::MeetingNode& node : meeting.nodes()) ranks += node.ranks();
+  return ranks;
+}
+
+// 0: the system does not say.
+size_t MemoryOfNode() {
+  const long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+  return pages > 0 && page > 0 ? static_cast<size_t>(pages) * static_cast<size_t>(page) : 0;
+}
+
 class Service {
  public:
   Service(loop::Loop& loop, Protocol protocol, os::UniqueFd channel, os::UniqueFd listener)
@@ -85,7 +97,8 @@ class Service {
 
   void Begin(const v1::Meeting& meeting) {
     if (protocol_ == Protocol::kTcpStore) {
-      server_ = std::make_unique<TcpServer>(loop_, reports_);
+      const TcpLimits limits = LimitsFor(RanksOf(meeting), MemoryOfNode());
+      server_ = std::make_unique<TcpServer>(loop_, limits, reports_);
     } else if (meeting.has_elastic()) {
       server_ = std::make_unique<ElasticServer>(loop_, meeting.elastic(), reports_);
     } else {

@@ -64,7 +64,8 @@ class TcpSession : public std::enable_shared_from_this<TcpSession> {
 // one takes the place of the oldest that has never said anything. Loop thread.
 class TcpServer : public Server {
  public:
-  TcpServer(loop::Loop& loop, Reports& reports) : loop_(loop), reports_(reports) {}
+  TcpServer(loop::Loop& loop, TcpLimits limits, Reports& reports)
+      : loop_(loop), reports_(reports), store_(limits) {}
   void Serve(StreamSocket client, const Admission::Guest& guest, loop::Task over) override;
   size_t most_sessions() const override { return SIZE_MAX; }
 

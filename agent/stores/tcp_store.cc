@@ -20,6 +20,10 @@ size_t CostOf(const std::string& key, const std::string& value) {
   return key.size() + value.size() + kPerEntry;
 }
 
+// For each of Gloo's groups every rank puts an address, of 136 bytes, for each of the others, and
+// nobody removes it. There is room for so many groups of all ranks, within a part of the memory.
+constexpr size_t kGroups = 8, kPerPair = 160, kPartOfMemory = 4;
+
 constexpr char kStopWaiting = 0, kWaitCanceled = 1;
 constexpr char kReady = 0, kNotReady = 1;
 
@@ -50,6 +54,13 @@ std::optional<int64_t> Decimal(const std::string& text) {
 }
 
 }  // namespace
+
+TcpLimits LimitsFor(size_t ranks, size_t memory) {
+  TcpLimits limits;
+  const size_t wanted = limits.bytes + kGroups * kPerPair * ranks * ranks;
+  limits.bytes = std::max(limits.bytes, std::min(wanted, memory / kPartOfMemory));
+  return limits;
+}
 
 TcpStore::Outcome TcpStore::Handle(Client from, TcpRequest request) {
   replies_.clear();

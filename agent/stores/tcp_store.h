@@ -16,13 +16,14 @@
 
 namespace dtrain::stores {
 
-// Of all ranks together. A rank puts some hundred bytes; a program that puts without end must not
-// fill the node's memory.
+// Of all ranks together: a program that puts without end must not fill the node's memory.
 struct TcpLimits {
   size_t bytes = 512 << 20;
   size_t keys = 1 << 20;
   size_t reply = 64 << 20;  // of one request
 };
+// For a job of so many ranks, on a node with so many bytes of memory.
+TcpLimits LimitsFor(size_t ranks, size_t memory);
 
 // What PyTorch's TCPStore keeps for its clients: values and queues by key, and who waits for which
 // keys. Keys have no owner: what a client has put stays when it goes. Pure.

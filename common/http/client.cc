@@ -13,6 +13,7 @@
 #include <boost/beast/http/write.hpp>
 #include <cerrno>
 #include <limits>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -30,9 +31,10 @@ constexpr uint64_t kMostBytes = uint64_t{64} << 20;
 
 class Client {
  public:
-  // Waits `patience` for each piece; zero: for ever.
-  Client(std::string path, Duration patience)
-      : path_(std::move(path)), patience_(patience), socket_(context_) {}
+  // Gives up when nothing has come for `interval` or, with `on_idle`, calls that instead.
+  Client(std::string path, Duration interval,
+         std::optional<absl::FunctionRef<void()>> on_idle = std::nullopt)
+      : path_(std::move(path)), interval_(interval), on_idle_(on_idle), socket_(context_) {}
 
   absl::Status Ask(const std::string& target, bhttp::verb method = bhttp::verb::get) {
     sockaddr_un name;
@@ -84,10 +86,10 @@ class Client {
     Error error = asio::error::timed_out;
     start([&error](Error e, size_t) { error = e; });
     context_.restart();
-    if (patience_ > Duration::zero()) {
-      context_.run_for(patience_);
-    } else {
-      context_.run();
+    context_.run_for(interval_);
+    while (on_idle_ && !context_.stopped()) {
+      (*on_idle_)();
+      context_.run_for(interval_);
     }
     if (!error) return absl::OkStatus();
     // What is still under way must not find `error` gone.
@@ -107,7 +109,8 @@ class Client {
   }
 
   const std::string path_;
-  const Duration patience_;
+  const Duration interval_;
+  const std::optional<absl::FunctionRef<void()>> on_idle_;
   asio::io_context context_;
   asio::local::stream_protocol::socket socket_;
   boost::beast::flat_buffer buffer_;
@@ -133,8 +136,9 @@ absl::StatusOr<Answer> Post(const std::string& socket, const std::string& target
 }
 
 absl::StatusOr<Answer> Stream(const std::string& socket, const std::string& target,
-                              absl::FunctionRef<bool(absl::string_view piece)> on_piece) {
-  Client client(socket, Duration::zero());
+                              absl::FunctionRef<bool(absl::string_view piece)> on_piece,
+                              Duration interval, absl::FunctionRef<void()> on_idle) {
+  Client client(socket, interval, on_idle);
   absl::Status asked = client.Ask(target);
   if (!asked.ok()) return asked;
   return client.status() == 200 ? client.Pieces(on_piece) : client.Rest();

@@ -25,8 +25,9 @@ absl::StatusOr<Answer> Post(const std::string& socket, const std::string& target
                             Duration patience = std::chrono::seconds(10));
 
 // As Get, but gives an answer of status 200 away as it comes, however long that takes; stops
-// when `on_piece` returns false.
+// when `on_piece` returns false. Calls `on_idle` whenever nothing has come for `interval`.
 absl::StatusOr<Answer> Stream(const std::string& socket, const std::string& target,
-                              absl::FunctionRef<bool(absl::string_view piece)> on_piece);
+                              absl::FunctionRef<bool(absl::string_view piece)> on_piece,
+                              Duration interval, absl::FunctionRef<void()> on_idle);
 
 }  // namespace dtrain::http

@@ -41,13 +41,14 @@ UniqueBio Memory(const std::string& text) {
   return UniqueBio(BIO_new_mem_buf(text.data(), static_cast<int>(text.size())));
 }
 
-absl::StatusOr<std::vector<UniqueX509>> ReadCertificates(const std::string& path) {
-  absl::StatusOr<std::string> text = os::ReadTrustedFile(path);
-  if (!text.ok()) return text.status();
-  const UniqueBio bio = Memory(*text);
-  std::vector<UniqueX509> out;
+// All that `Read` finds in the text of a file, at least one. `what`: a word for it.
+template <typename Unique, auto Read>
+absl::StatusOr<std::vector<Unique>> ReadAll(const std::string& path, const std::string& text,
+                                            absl::string_view what) {
+  const UniqueBio bio = Memory(text);
+  std::vector<Unique> out;
   for (;;) {
-    UniqueX509 one(PEM_read_bio_X509(bio.get(), nullptr, NoPassphrase, nullptr));
+    Unique one(Read(bio.get(), nullptr, NoPassphrase, nullptr));
     if (one == nullptr) break;
     out.push_back(std::move(one));
   }
@@ -55,12 +56,18 @@ absl::StatusOr<std::vector<UniqueX509>> ReadCertificates(const std::string& path
   const bool at_end = ERR_GET_REASON(ERR_peek_last_error()) == PEM_R_NO_START_LINE;
   const std::string error = LastError();
   if (out.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat(path, " holds no certificate in PEM"));
+    return absl::InvalidArgumentError(absl::StrCat(path, " holds no ", what, " in PEM"));
   }
   if (!at_end) {
-    return absl::InvalidArgumentError(absl::StrCat(path, " holds a broken certificate: ", error));
+    return absl::InvalidArgumentError(absl::StrCat(path, " holds a broken ", what, ": ", error));
   }
   return out;
+}
+
+absl::StatusOr<std::vector<UniqueX509>> ReadCertificates(const std::string& path) {
+  absl::StatusOr<std::string> text = os::ReadTrustedFile(path);
+  if (!text.ok()) return text.status();
+  return ReadAll<UniqueX509, PEM_read_bio_X509>(path, *text, "certificate");
 }
 
 // Told which type of key it is OpenSSL need not look at everything that could read one, which takes
@@ -92,16 +99,11 @@ absl::StatusOr<UniqueKey> ReadKey(const std::string& path, const X509* certifica
   return key;
 }
 
-absl::StatusOr<UniqueCrl> ReadRevoked(const std::string& path) {
+// One of each authority: there are two while one replaces the other.
+absl::StatusOr<std::vector<UniqueCrl>> ReadRevoked(const std::string& path) {
   absl::StatusOr<std::string> text = os::ReadTrustedFile(path, 16 << 20);
   if (!text.ok()) return text.status();
-  UniqueCrl crl(PEM_read_bio_X509_CRL(Memory(*text).get(), nullptr, NoPassphrase, nullptr));
-  ERR_clear_error();
-  if (crl == nullptr) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path, " holds no list of revoked certificates in PEM"));
-  }
-  return crl;
+  return ReadAll<UniqueCrl, PEM_read_bio_X509_CRL>(path, *text, "list of revoked certificates");
 }
 
 // Of a server: HTTP/2 first, for gRPC. Nothing offered is no protocol.
@@ -169,11 +171,11 @@ absl::StatusOr<UniqueSslContext> MakeTrusting(Side side, const Files& files) {
   X509_STORE* store = SSL_CTX_get_cert_store(native.get());
   for (const UniqueX509& authority : *authorities) X509_STORE_add_cert(store, authority.get());
   if (files.crl.empty()) return native;
-  absl::StatusOr<UniqueCrl> revoked = ReadRevoked(files.crl);
+  absl::StatusOr<std::vector<UniqueCrl>> revoked = ReadRevoked(files.crl);
   if (!revoked.ok()) return revoked.status();
-  X509_STORE_add_crl(store, revoked->get());
+  for (const UniqueCrl& list : *revoked) X509_STORE_add_crl(store, list.get());
   X509_STORE_set_flags(store, X509_V_FLAG_CRL_CHECK);
-  VerifyListOnce(store, revoked->get());
+  VerifyListsOnce(store, *std::move(revoked));
   return native;
 }
 

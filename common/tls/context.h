@@ -14,7 +14,8 @@ namespace dtrain::tls {
 
 enum class Side { kServer, kClient };
 
-// Paths of PEM files, as dtrain-pki makes them.
+// Paths of PEM files, as dtrain-pki makes them. While one authority replaces another, `ca` and
+// `crl` hold those of both.
 struct Files {
   std::string ca;
   std::string certificate;  // ours; certificates between it and the authority may follow

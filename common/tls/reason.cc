@@ -74,7 +74,7 @@ std::string Describe(int error, const X509* x509, const Certificate& certificate
     case X509_V_ERR_CRL_SIGNATURE_FAILURE:
       return "cannot be checked: crl.pem here is damaged, get another copy";
     case X509_V_ERR_UNABLE_TO_GET_CRL:
-      return "cannot be checked: crl.pem here comes from another authority";
+      return "cannot be checked: crl.pem here has no list from its authority";
     case X509_V_ERR_APPLICATION_VERIFICATION:
       return "does not state a role: make it with dtrain-pki";
     default:

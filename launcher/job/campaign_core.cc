@@ -271,10 +271,11 @@ CampaignCore::Next CampaignCore::Judge(const AttemptEnded& end) const {
   return Next::kOver;
 }
 
-// Not one host but the job is told to go, as with an allocation that ends.
+// Not one host but the job is told to go, as with an allocation that ends. Which hosts are all is
+// known once the job has run.
 bool CampaignCore::AllLeave(const AttemptEnded& end) const {
-  return end.verdict.leaves && end.hosts.size() > 1 && end.hosts.size() >= seats_.size() &&
-         !hosts_.SufficesWithout(end.hosts);
+  return end.verdict.leaves && end.hosts.size() > 1 && !seats_.empty() &&
+         end.hosts.size() >= seats_.size() && !hosts_.SufficesWithout(end.hosts);
 }
 
 // The job goes on without the hosts that it lost: such a restart costs none.

@@ -76,6 +76,7 @@ async function followEvents(path, isMine) {
       if (rest.length > kLongestEvent) return stop.abort();
       for (const line of lines) if (line !== '') jobView.job.takeEvent(JSON.parse(line));
       showSomeRank();
+      if (jobView.isOver) wake();  // while the launcher still has the last output
       answered();
     });
   } catch { /* poll() tells of it */ }
@@ -85,10 +86,12 @@ async function followEvents(path, isMine) {
 // else the first.
 function showSomeRank() {
   const { job } = jobView;
-  if (jobView.isChosen || job.ranks.state.length === 0) return;
+  if (job.ranks.state.length === 0) return;
   const first = job.end?.rank ?? job.events.find((event) => event.kind === 'rank')?.rank;
-  if (job.isGone && job.lastRank === undefined) job.lastRank = first;
-  show(Number.isInteger(first) && first < job.ranks.state.length ? first : Math.max(0, jobView.selected));
+  const isKnown = Number.isInteger(first) && first < job.ranks.state.length;
+  const rank = isKnown && !jobView.isChosen ? first : Math.max(0, jobView.selected);
+  if (job.isGone) job.lastRank ??= rank;
+  if (!jobView.isChosen) show(rank);
 }
 
 function select(rank) {

@@ -64,10 +64,11 @@ class Splitter {
 }
 
 // Follows a rank's streams until close(), through lost connections: no byte twice, none left out, unless it
-// was too slow for what the launcher keeps.
+// was too slow for what the launcher keeps. Its requests are short: a browser has six connections to a server,
+// and each page's events hold one.
 class Follower {
   #stop = new AbortController();
-  #parts = [];
+  #parts;
   lines = [];
   dropped = 0;  // at the front
   state = 'connecting';
@@ -77,38 +78,38 @@ class Follower {
     this.job = job;
     this.rank = rank;
     this.onChange = onChange;
-    queueMicrotask(() => this.#start(streams));  // not before whoever makes this has it
+    this.#parts = streams.map((stream) => ({ stream, at: 0, splitter: null }));
+    queueMicrotask(() => this.#start());  // not before whoever makes this has it
   }
   close() { this.#stop.abort(); }
   // Lines that are not whole yet, behind the others.
-  get open() { return this.#parts.map((part) => part.splitter.open).filter((line) => line !== null); }
+  get open() { return this.#parts.map((part) => part.splitter?.open ?? null).filter((line) => line !== null); }
 
   get #path() { return `/v1/jobs/${encodeURIComponent(this.job.id)}/ranks/${this.rank}`; }
 
-  async #start(streams) {
-    const view = await this.#persist(() => this.client.json(this.#path));
-    if (view === undefined) return;
-    for (const stream of streams) {
-      const { begin = 0, end = 0 } = (view.log || {})[stream] || {};
-      const from = Math.max(begin, end - kTail);
-      this.#parts.push({ stream, at: from, splitter: new Splitter(stream === 'stderr', from > 0) });
-      if (from > 0) this.#say(`${size(from)} of earlier ${stream} ${from > begin ? 'is not shown' : 'is no longer kept'}`);
+  async #start() {
+    for (let isLast = false; !isLast;) {
+      isLast = this.job.end !== null;  // nothing comes after it
+      const isNew = await this.#persist(() => this.#look());
+      if (isNew === undefined) return;
+      if (isLast) this.#parts.forEach((part) => part.splitter?.finish((line) => this.#push(line)));
+      const state = isLast ? 'ended' : 'following';
+      if (isNew || state !== this.state) {
+        this.state = state;
+        this.onChange();
+      }
+      if (this.job.end === null) await pauseBetweenRounds();
     }
-    if (this.#parts.length > 1 && !await this.#catchUp(view.log || {})) return;
-    this.state = 'following';
-    this.onChange();
-    const ends = await Promise.all(this.#parts.map((part) => this.#follow(part)));
-    if (ends.includes(undefined)) return;
-    for (const part of this.#parts) part.splitter.finish((line) => this.#push(line));
-    this.state = 'ended';
-    this.onChange();
   }
 
-  // What is there by now of both streams, in the order of its arrival: `order` has the stream and the offset at the
-  // end of each run of bytes. What is older than that is stdout's first. False: nobody wants it any more.
-  async #catchUp(log) {
-    const texts = await Promise.all(this.#parts.map((part) => this.#persist(() => this.#read(part, (log[part.stream] || {}).end || 0))));
-    if (texts.includes(undefined)) return false;
+  // Takes what has come, or nothing if a stream cannot be read; of both streams in the order of its arrival: `order`
+  // has the stream and the offset at the end of each run of bytes. What is older than that is stdout's first. Whether
+  // anything has come.
+  async #look() {
+    if (this.rank >= this.job.ranks.state.length) return false;  // the next attempt has not begun
+    const log = (await this.client.json(this.#path)).log || {};
+    for (const part of this.#parts) this.#begin(part, log[part.stream] || {});
+    const texts = await Promise.all(this.#parts.map((part) => this.#read(part, (log[part.stream] || {}).end || 0)));
     const begins = this.#parts.map((part) => part.at);
     const give = (i, end) => {
       const part = this.#parts[i];
@@ -126,13 +127,26 @@ class Follower {
       if (i >= 0) give(i, Number(end));
     }
     this.#parts.forEach((_, i) => give(i, Infinity));
-    return true;
+    return texts.some((text) => text.length > 0);
+  }
+  // Near the end at first, then where it stopped, if that is still kept.
+  #begin(part, { begin = 0, end = 0 }) {
+    if (part.splitter === null) {
+      part.at = Math.max(begin, end - kTail);
+      part.splitter = new Splitter(part.stream === 'stderr', part.at > 0);
+      if (part.at > 0) this.#say(`${size(part.at)} of earlier ${part.stream} ${part.at > begin ? 'is not shown' : 'is no longer kept'}`);
+    } else if (part.at < begin) {
+      part.splitter.finish((line) => this.#push(line));
+      this.#say(`${size(begin - part.at)} of ${part.stream} is no longer kept`);
+      part.at = begin;
+    }
   }
   async #read(part, end) {
     const pieces = [];
     let size = 0;
-    if (end > part.at) {
-      await this.client.stream(`${this.#path}/log?stream=${part.stream}&offset=${part.at}&limit=${end - part.at}`, this.#stop.signal, (bytes) => {
+    for (let last = -1; part.at + size < end && size > last;) {
+      last = size;
+      await this.client.stream(`${this.#path}/log?stream=${part.stream}&offset=${part.at + size}&limit=${end - part.at - size}`, this.#stop.signal, (bytes) => {
         pieces.push(bytes);
         size += bytes.length;
       });
@@ -144,18 +158,6 @@ class Follower {
       at = Math.min(all.length, at + piece.length);
     }
     return all;
-  }
-
-  #follow(part) {
-    return this.#persist(async () => {
-      await this.client.stream(`${this.#path}/log?follow=true&stream=${part.stream}&offset=${part.at}`, this.#stop.signal, (bytes) => {
-        part.at += bytes.length;
-        this.state = 'following';
-        part.splitter.add(bytes, (line) => this.#push(line));
-        this.onChange();
-      });
-      return true;
-    });
   }
 
   // Until it works, or nobody wants it any more (undefined).

@@ -39,12 +39,15 @@ function askForToken() {
   update();
 }
 
-// Until then, or until the page comes into sight: out of sight timers may take a minute.
-let wake = () => {};
+// Until then, or until wake(): out of sight timers may take a minute.
+const sleepers = new Set();
 const pause = (ms) => new Promise((done) => {
-  wake = done;
-  setTimeout(done, ms);
+  const end = () => { sleepers.delete(end); done(); };
+  sleepers.add(end);
+  setTimeout(end, ms);
 });
+const wake = () => sleepers.forEach((end) => end());
+const pauseBetweenRounds = () => pause(document.hidden ? kHiddenPollMs : kPollMs);
 
 // One round after the other, for as long as there is something to hear.
 async function poll(isMine) {
@@ -54,7 +57,7 @@ async function poll(isMine) {
       await round();
       if (!isMine() || app.view.isOver) break;
       update();
-      await pause(document.hidden ? kHiddenPollMs : kPollMs);
+      await pauseBetweenRounds();
     } catch (error) {
       if (!isMine() || app.view.isOver) break;
       if (error instanceof Refusal && error.status === 401) return askForToken();

@@ -6,5 +6,6 @@ app.view = document.documentElement.dataset.shows === 'node' ? nodeView : jobVie
 setInterval(() => { if (app.view.isKnown && (isSilent() || app.view.isOver)) update(); }, 1000);
 document.addEventListener('visibilitychange', () => { if (!document.hidden) wake(); });
 matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => { if (app.view.isKnown) update(); });
-addEventListener('hashchange', () => { const token = takeToken(); if (token !== '') start(token); });
+// A link that is pasted into this tab may be another job's, and the page another build's.
+addEventListener('hashchange', () => { if (location.hash.startsWith('#t=')) location.reload(); });
 start(takeToken());

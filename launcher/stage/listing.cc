@@ -163,18 +163,22 @@ bool IsPlanted(const std::string& top, const std::string& directory) {
          !(IsOurs(top) && IsOurs(absl::StrCat(top, "/.git"))) && !IsNamedSafe(top);
 }
 
-// All files and links below `folder`, which is "" or ends with a slash.
+// Adds the files and links below `folder`, which is "" or ends with a slash: all but the usual
+// caches and what `rules` match or, with `only`, those that they match.
 absl::Status Walk(const std::string& directory, const std::string& folder, size_t depth,
-                  const IgnoreRules& ignore, bool with_caches, std::vector<std::string>& paths) {
+                  const IgnoreRules& rules, bool only, std::vector<std::string>& paths) {
   const std::string path = absl::StrCat(directory, "/", folder);
+  const auto refuse = [&](const std::string& why) {
+    if (only && !rules.Matches(folder)) return absl::OkStatus();  // nobody asked for it
+    return absl::InvalidArgumentError(why);
+  };
   if (depth > manifest::kDeepest) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(Escape(path), " is more than ", manifest::kDeepest,
-                     " folders deep; keep it out with --stage-exclude"));
+    return refuse(absl::StrCat(Escape(path), " is more than ", manifest::kDeepest,
+                               " folders deep; keep it out with --stage-exclude"));
   }
   const std::unique_ptr<DIR, int (*)(DIR*)> listing(opendir(path.c_str()), closedir);
   if (listing == nullptr) {
-    return absl::InvalidArgumentError(
+    return refuse(
         absl::StrCat("cannot read the folder ", Escape(path), ": ", PosixErrorText(errno)));
   }
   while (const dirent* entry = readdir(listing.get())) {
@@ -189,6 +193,7 @@ absl::Status Walk(const std::string& directory, const std::string& folder, size_
     }
     if (!is_folder) {
       if (name == ".git") continue;  // of a submodule
+      if (only && !rules.Matches(child)) continue;
       if (paths.size() >= kMostPaths) {
         return absl::InvalidArgumentError(absl::StrCat(
             Escape(directory), " has more than a million files: is it the right directory?"));
@@ -198,8 +203,8 @@ absl::Status Walk(const std::string& directory, const std::string& folder, size_
     }
     const bool is_cache =
         std::find(std::begin(kUsualCaches), std::end(kUsualCaches), name) != std::end(kUsualCaches);
-    if (name == ".git" || (is_cache && !with_caches) || ignore.MatchesFolder(child)) continue;
-    absl::Status walked = Walk(directory, child + "/", depth + 1, ignore, with_caches, paths);
+    if (name == ".git" || (!only && (is_cache || rules.MatchesFolder(child)))) continue;
+    absl::Status walked = Walk(directory, child + "/", depth + 1, rules, only, paths);
     if (!walked.ok()) return walked;
   }
   return absl::OkStatus();
@@ -326,12 +331,8 @@ absl::StatusOr<Listing> ListFiles(const std::string& directory,
   if (!include.empty()) {
     IgnoreRules wanted;
     for (const std::string& line : include) wanted.Add(line);
-    std::vector<std::string> all;
-    listed = Walk(directory, "", 1, IgnoreRules(), true, all);
+    listed = Walk(directory, "", 1, wanted, true, listing.paths);
     if (!listed.ok()) return listed;
-    for (std::string& path : all) {
-      if (wanted.Matches(path)) listing.paths.push_back(std::move(path));
-    }
   }
   std::sort(listing.paths.begin(), listing.paths.end());
   listing.paths.erase(std::unique(listing.paths.begin(), listing.paths.end()), listing.paths.end());

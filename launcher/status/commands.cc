@@ -42,6 +42,9 @@ using Json = nlohmann::ordered_json;
 // A launcher answers within milliseconds, unless it was stopped (SIGSTOP, a debugger).
 constexpr Duration kPatience = std::chrono::seconds(3);
 
+// Between two looks at lines that have no end yet, while nothing comes.
+constexpr Duration kBetweenLooks = std::chrono::milliseconds(100);
+
 absl::StatusOr<Json> Ask(const LiveJob& job, const std::string& path) {
   absl::StatusOr<http::Answer> answer = http::Get(job.socket, path, kPatience);
   if (!answer.ok()) return answer.status();
@@ -256,14 +259,17 @@ absl::Status LiveLogs(const LiveJob& job, const CommandOptions& options) {
   if (view.ok() && At(*view, "world_size").is_number_unsigned()) {
     printer.SetRanks(At(*view, "world_size").get<size_t>());
   }
+  if (options.follow) printer.ShowUnfinished();
   LogFrames frames;
-  absl::StatusOr<http::Answer> answer =
-      http::Stream(job.socket, path, [&](absl::string_view piece) {
+  absl::StatusOr<http::Answer> answer = http::Stream(
+      job.socket, path,
+      [&](absl::string_view piece) {
         return frames.Add(piece, [&](const LogFrames::Frame& frame) {
           if (options.since_unix_nanos && frame.unix_nanos < *options.since_unix_nanos) return true;
           return printer.Add(frame.stream, frame.bytes, frame.unix_nanos);
         });
-      });
+      },
+      kBetweenLooks, [&] { (void)printer.Look(Clock::now()); });
   // One that is stopped answers nothing, but its socket is there.
   const absl::Status lives =
       answer.ok() ? absl::OkStatus() : Ask(job, "/v1/jobs/" + job.id).status();

@@ -2,6 +2,7 @@
 #include "runtime/cpu/across.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "runtime/cpu/places.h"
 
@@ -48,6 +49,7 @@ Across::Across(const Places& places, LocalGroup& group, const PeerMemory& memory
       half_(lane_bytes / 2),
       nodes_(places.node_count()),
       size_(static_cast<int>(Size(places))),
+      node_divisor_(static_cast<int>(std::bit_ceil(places.largest()))),
       inputs_(group, memory) {
   if (mesh_ == nullptr) return;
   greetings_ = std::make_unique<Greetings>(*mesh_, places_);
@@ -94,6 +96,12 @@ bool Across::TravelsWithGreeting(const Work& work) const {
 }
 
 MaybeError Across::Run(Work& work) {
+  // The sum of a node may be too large for float16 although the average is not. Dividing it by a
+  // power of two changes no other bit, unless it becomes subnormal.
+  if (work.what.op == DTRAIN_AVG && work.what.type == DTRAIN_FLOAT16) {
+    work.node_divisor = node_divisor_;
+    work.divisor /= node_divisor_;
+  }
   const size_t step = ChunkCount(work);
   const bool empty = work.is(Kind::kBarrier) || work.what.count == 0;
   const size_t chunks = empty ? 1 : (work.what.count + step - 1) / step;
@@ -102,7 +110,7 @@ MaybeError Across::Run(Work& work) {
     unequal_.emplace(work.what, size_, places_.here()[static_cast<size_t>(places_.local)]);
   }
   if (MaybeError error = Enter(work)) return error;
-  if (places_.local_size() == 1 && TravelsWithGreeting(work)) return RunAlone(work);
+  if (GivesInput(work) && TravelsWithGreeting(work)) return RunAlone(work);
   MaybeError error = RunChunks(work, chunks, step);
   next_chunk_ += chunks;
   // What this rank takes out, all have filled in: nobody reads its input any more.
@@ -119,7 +127,7 @@ MaybeError Across::Enter(Work& work) {
   return std::nullopt;
 }
 
-// A small collective on a node of one rank: nothing but the greetings.
+// A small collective on a node that gives its input: nothing but the greetings.
 MaybeError Across::RunAlone(Work& work) {
   const bool barrier = work.is(Kind::kBarrier);
   const size_t bytes = barrier ? 0 : work.bytes();
@@ -172,8 +180,12 @@ MaybeError Across::RunChunks(Work& work, size_t chunks, size_t step) {
 
 // ---- Between the leaders ----
 
+bool Across::GivesInput(const Work& work) const {
+  return places_.local_size() == 1 && work.node_divisor == 1;
+}
+
 const char* Across::Own(const Work& work, const Chunk& chunk) const {
-  return places_.local_size() == 1 ? work.input() + chunk.at * work.width() : chunk.lane;
+  return GivesInput(work) ? work.input() + chunk.at * work.width() : chunk.lane;
 }
 
 // Whether the ranks of `node` want the result of a reduction.

@@ -79,8 +79,10 @@ class Across {
   void ReduceParts(Work& work, const Chunk& chunk);
   void Sources(const Chunk& chunk, const char* own, size_t each, size_t offset,
                std::vector<const void*>& parts) const;
+  // Whether this node's part of what is reduced is the input of its only rank, as it is.
+  bool GivesInput(const Work& work) const;
   // This node's part of a chunk that is reduced, and where the result of all nodes goes: a node of
-  // one rank uses its own buffers.
+  // one rank uses its own buffers where it can.
   const char* Own(const Work& work, const Chunk& chunk) const;
   char* Reduced(const Work& work, const Chunk& chunk) const;
   bool Wants(const Work& work, int node) const;
@@ -101,6 +103,7 @@ class Across {
   const size_t half_;
   const int nodes_;
   const int size_;
+  const int node_divisor_;  // a power of two, no less than any node has ranks
   Inputs inputs_;
   std::optional<Blocks> unequal_;  // of the current collective, where they differ in length
   std::unique_ptr<Greetings> greetings_;

@@ -136,7 +136,7 @@ MaybeError CpuCommunicator::Run(const Collective& what, std::chrono::millisecond
                                 Spent& spent) {
   const Deadline begin = spent.begin_ns != 0 ? Deadline(std::chrono::nanoseconds(spent.begin_ns))
                                              : std::chrono::steady_clock::now();
-  Work work{what, Describe(what), begin + timeout, spent, what.op == DTRAIN_AVG ? size_ : 1};
+  Work work{what, Describe(what), begin + timeout, spent, what.op == DTRAIN_AVG ? size_ : 1.0};
   const auto number = static_cast<uint32_t>(work.request.what.number);
   number_.store(number);
   runs_ = number + 1;

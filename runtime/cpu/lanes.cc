@@ -63,7 +63,7 @@ MaybeError Across::FillInTurn(Work& work, const Chunk& chunk) {
 MaybeError Across::FillReduced(Work& work, const Chunk& chunk) {
   const size_t width = work.width();
   const int locals = places_.local_size();
-  if (locals == 1) return std::nullopt;  // see Own
+  if (GivesInput(work)) return std::nullopt;  // see Own
   // Sums of half precision are rounded once, so that they are all made in one go.
   if (group_.crowded() && width > 2) return FillInTurn(work, chunk);
   const Range part = PartOf(chunk.n, locals, places_.local, kPartUnit);
@@ -74,7 +74,7 @@ MaybeError Across::FillReduced(Work& work, const Chunk& chunk) {
     for (size_t at = 0; at < part.size() * width; at += piece) {
       const size_t n = std::min(piece, part.size() * width - at);
       if (MaybeError error = inputs_.Read(work, from + at, n)) return error;
-      Reduce(work, to + at, inputs_.pointers(), locals, n / width, 1);
+      Reduce(work, to + at, inputs_.pointers(), locals, n / width, work.node_divisor);
     }
     return std::nullopt;
   }
@@ -85,7 +85,7 @@ MaybeError Across::FillReduced(Work& work, const Chunk& chunk) {
   for (int i = 0; i < locals; ++i) {
     slots.push_back(group_.slot(i, static_cast<int>(slot_turn_ % 2)) + part.begin * width);
   }
-  Reduce(work, to, slots.data(), locals, part.size(), 1);
+  Reduce(work, to, slots.data(), locals, part.size(), work.node_divisor);
   ++slot_turn_;
   return std::nullopt;
 }
@@ -122,7 +122,7 @@ MaybeError Across::FillReducedBlocks(Work& work, const Chunk& chunk) {
           from.push_back(group_.slot(i, static_cast<int>(slot_turn_ % 2)) + r * bytes);
         }
       }
-      Reduce(work, to, from.data(), locals, chunk.n, 1);
+      Reduce(work, to, from.data(), locals, chunk.n, work.node_divisor);
     }
   }
   if (!direct_ && locals > 1) ++slot_turn_;

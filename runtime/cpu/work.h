@@ -21,7 +21,8 @@ struct Work {
   Descriptor request;  // what the other ranks of the node see of it
   Deadline deadline;
   Spent& spent;
-  int divisor = 1;  // of the last reduction
+  double divisor = 1;    // of the last reduction
+  int node_divisor = 1;  // of that over the ranks of one node, where another one follows
 
   size_t width() const { return ElementSize(what.type); }
   size_t bytes() const { return what.count * width(); }
@@ -61,7 +62,7 @@ inline void Copy(const Work& work, void* to, const void* from, size_t bytes) {
 }
 
 inline void Reduce(const Work& work, void* to, const void* const* from, int k, size_t n,
-                   int divisor) {
+                   double divisor) {
   if (n == 0) return;
   const Stopwatch watch(work.spent.reduce_ns, n * work.width());
   ReduceAll(to, from, k, n, work.what.type, work.what.op, divisor);

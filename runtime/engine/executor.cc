@@ -243,16 +243,20 @@ void Executor::RunBatches(const std::vector<Operation*>& agreed, bool direct, si
   for (const std::vector<size_t>& batch : PlanBatches(what, may_fuse ? threshold : 0)) {
     std::vector<Operation*> operations;
     for (const size_t i : batch) operations.push_back(agreed[i]);
+    Operation& first = *operations[0];
+    bool here = direct;  // what Measure finds out holds for this operation alone
     MaybeError error = broken();
-    if (!error && operations[0]->allocate) error = Measure(*operations[0], direct);
-    Progress::Run run = progress_.Describe(operations, begin_ns);
-    run.spent = spent;
-    run.spent.wait_ns = waited_ns;
+    const bool was_broken = error.has_value();
+    if (!error && first.allocate) error = Measure(first, here);
     if (!error) {
-      error = operations[0]->on_device() ? LaunchBatch(operations, direct, std::move(run))
-                                         : RunBatch(operations, std::move(run));
-      if (error) error = Break(*operations[0], std::move(*error));
+      Progress::Run run = progress_.Describe(operations, begin_ns);
+      run.spent = spent;
+      run.spent.wait_ns = waited_ns;
+      error = first.on_device() ? LaunchBatch(operations, here, std::move(run))
+                                : RunBatch(operations, std::move(run));
     }
+    // The others wait for this rank, whatever has failed here.
+    if (error && !was_broken) error = Break(first, std::move(*error));
     for (Operation* operation : operations) done(*operation, error);
     spent = {};
     waited_ns = 0;

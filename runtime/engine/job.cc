@@ -308,6 +308,7 @@ MaybeError Job::FreeGroup(uint32_t id) {
     barrier.group = group;
     error = executor.Run(barrier);
   }
+  queue.Forget(*group, executor.broken());
   engines_.Retire(id);
   groups_.Remove(id);
   return error;

@@ -69,6 +69,7 @@ uint64_t Progress::Launched(Run run) {
   const std::lock_guard lock(mutex_);
   const uint64_t id = next_++;
   const bool first = flights_.empty();
+  host_.erase(run.group);
   flights_.emplace(id, std::move(run));
   if (first) ShowCurrent();
   return id;

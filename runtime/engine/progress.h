@@ -53,7 +53,8 @@ class Progress {
   // `number` is the last one that is done now.
   void End(uint32_t group, uint64_t number, uint64_t operations, int64_t wait_ns, int64_t now_ns);
 
-  // Around what runs on a device. Landed with an id that is not there does nothing.
+  // Around what runs on a device. Launched takes the place of End for what the group began on the
+  // host. Landed with an id that is not there does nothing.
   uint64_t Launched(Run run);
   void Landed(uint64_t id, int64_t done_ns);
   void Forget(uint64_t id);

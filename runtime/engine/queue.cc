@@ -32,6 +32,16 @@ void Queue::Stop() {
   for (auto& [handle, entry] : entries_) entry->operation.ticket = 0;  // the device has done it
 }
 
+void Queue::Forget(const Group& group, const MaybeError& failure) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (auto& [handle, entry] : entries_) {
+    Operation& operation = entry->operation;
+    if (operation.group != &group || operation.ticket == 0) continue;
+    operation.ticket = 0;  // the device has done it, or never will
+    if (!entry->error) entry->error = failure;
+  }
+}
+
 bool Queue::empty() {
   const std::lock_guard<std::mutex> lock(mutex_);
   return entries_.empty();

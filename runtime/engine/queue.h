@@ -58,6 +58,9 @@ class Queue {
   // Likewise; there will be nothing more. Handles can be waited for still, also when the groups
   // have gone.
   void Stop();
+  // Before a group is freed that has nothing left to run, here or on its device: its handles can
+  // still be waited for. With a `failure`, what was enqueued on the device ends with that.
+  void Forget(const Group& group, const MaybeError& failure);
   // Whether every handle has been waited for.
   bool empty();
 

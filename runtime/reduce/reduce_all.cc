@@ -41,7 +41,7 @@ Vectors BestVectors() {
 }
 
 void ReduceAllWith(Vectors vectors, void* output, const void* const* inputs, int k, size_t n,
-                   dtrain_type type, dtrain_op op, int divisor) {
+                   dtrain_type type, dtrain_op op, double divisor) {
   TableOf(vectors).by_type[type].by_op[op](output, inputs, k, n, divisor);
 }
 
@@ -55,7 +55,7 @@ void CopyBytes(void* to, const void* from, size_t bytes) {
 }
 
 void ReduceAll(void* output, const void* const* inputs, int k, size_t n, dtrain_type type,
-               dtrain_op op, int divisor) {
+               dtrain_op op, double divisor) {
   static const Vectors best = BestVectors();
   ReduceAllWith(best, output, inputs, k, n, type, op, divisor);
 }

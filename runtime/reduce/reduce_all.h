@@ -17,9 +17,9 @@ Vectors BestVectors();
 // but not overlap one otherwise. float16 and bfloat16 are accumulated in float32 and rounded once,
 // to nearest even. DTRAIN_AVG adds; only floating-point types are divided.
 void ReduceAll(void* output, const void* const* inputs, int k, size_t n, dtrain_type type,
-               dtrain_op op, int divisor);
+               dtrain_op op, double divisor);
 void ReduceAllWith(Vectors vectors, void* output, const void* const* inputs, int k, size_t n,
-                   dtrain_type type, dtrain_op op, int divisor);
+                   dtrain_type type, dtrain_op op, double divisor);
 
 // As memcpy, with plain vector stores. What memcpy takes for such sizes where the processor is said
 // to be good at it ("rep movsb") is 1.7 times as slow when the target is in no cache of this core.

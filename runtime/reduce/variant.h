@@ -7,7 +7,7 @@ namespace dtrain::runtime {
 
 // output[i] = inputs[0][i] op ... op inputs[k - 1][i], in this order, divided by `divisor`.
 using ReduceKernel = void (*)(void* output, const void* const* inputs, int k, size_t n,
-                              int divisor);
+                              double divisor);
 
 struct ReduceRow {
   ReduceKernel by_op[5];

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import signal
 
 import detached
 import launching
@@ -105,6 +106,20 @@ def test_of_one_that_runs_its_status_is_shown_and_all_its_output(cluster):
         for node in cluster.nodes[:2]:
             (node.base / "tmp/end-of-test").unlink()
     assert [job["exit_code"] for job in records(cluster)] == [0]
+
+
+def test_followers_of_one_see_bars_and_prompts(cluster):
+    script = 'if [ $RANK = 0 ]; then printf "\\r10%%"; else printf "name? "; fi; exec sleep 600'
+    launched = cluster.start_launch(["--grace", "1s", *cluster.hosts_flag(1, cluster.nodes[:2]), "--", "sh", "-c", script])
+    shown = ("[0] 10%\n", "[1] name? ")
+    for text in shown:
+        launched.wait_for(text)
+    followed = launching.Launch(cluster.head, [cluster.programs / "dtrain", "logs", "-f"])
+    for text in shown:
+        followed.wait_for(text)
+    launched.signal(signal.SIGTERM)
+    assert launched.wait(60).code == 143
+    assert followed.wait(60).code == 0
 
 
 @pytest.mark.launcher_killed

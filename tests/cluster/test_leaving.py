@@ -62,6 +62,23 @@ def test_without_restarts_all_ranks_save_and_the_job_ends(cluster, notice):
     assert "lost" not in result.err and "may still be running" not in result.err, result
 
 
+# A rankfile names the hosts of a restart, too: nothing else says that these are not all.
+@pytest.mark.parametrize("notice", ["ssh"], indirect=True)
+def test_with_a_rankfile_two_hosts_of_four_that_leave_are_awaited(cluster, notice):
+    ranks = cluster.hostfile("".join(f"rank {i}=node{3 - i}\n" for i in range(4)), "ranks")
+    job = cluster.start_launch(["--max-restarts", 1, "--rankfile", ranks, *cluster.hosts_flag(1), "--", "sh", "-c",
+                                f'echo "$RANK is on $DTRAIN_HOST"; {SAVES[-1]}'])
+    job.wait_for("attempt 0 of 4", count=4)
+    for node in cluster.nodes[2:]:
+        notice(node)
+    job.wait_for("attempt 1 of 4", count=4, timeout=60)
+    assert "the job restarts with" in job.err, job.err
+    for rank in range(4):
+        assert job.out.count(f"[{rank}] {rank} is on node{3 - rank}\n") == 2, job.out
+    job.signal(signal.SIGINT)
+    assert job.wait(20).code == 130
+
+
 # Until it goes, or is started again. A stop after that waits for what still runs.
 def test_a_resident_agent_that_was_told_takes_no_jobs(cluster):
     agent = Resident(cluster.nodes[1]).start()

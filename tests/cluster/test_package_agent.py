@@ -114,6 +114,31 @@ def test_jobs_go_on_while_agent_and_spawner_are_upgraded_or_killed(booted):
     assert end(launch(booted, "-np 1 -- id -un")) == "alice\n"
 
 
+# Since it began, a file has gone bad of which only its next start would tell.
+def test_an_upgrade_leaves_an_agent_alone_that_would_not_start_again(booted, tmp_path):
+    certify(booted, tmp_path)
+    booted.run("systemctl enable --now dtrain-agent.service")
+    first = agent(booted), agent(booted, "dtrain-spawner")
+    job, before = start_workers(booted, "-- a-worker")
+    try:
+        for spoil, mend, why in (
+                ("echo launcher_wait = 1 >>/etc/dtrain/agent.conf", "sed -i /launcher_wait/d /etc/dtrain/agent.conf",
+                 "unknown key launcher_wait"),
+                ("mv /etc/dtrain/tls/crl.pem /root", "mv /root/crl.pem /etc/dtrain/tls", "crl.pem, is missing")):
+            booted.run(spoil)
+            done = booted.try_run("dpkg -i /run/dtrain-agent_*.deb")
+            assert done.returncode == 0 and why in done.stderr, done
+            assert "nothing was restarted: dtrain-agent.service would not start" in done.stderr, done
+            assert (agent(booted), agent(booted, "dtrain-spawner")) == first and workers(booted) == before
+            booted.run(mend)
+        booted.run("/usr/libexec/dtrain/setup upgrade")
+        assert agent(booted) != first[0] and agent(booted, "dtrain-spawner") != first[1]
+        assert workers(booted) == before
+    finally:
+        out = end(job, "the end\n")
+    assert job.returncode == 0 and "[0] the end\n" in out and "[1] the end\n" in out, out
+
+
 def test_a_crash_is_told_by_the_next_agent(booted):
     booted.run("systemctl start dtrain-agent")
     first = agent(booted)
@@ -173,6 +198,21 @@ def test_the_nodes_key_becomes_the_agents(booted, tmp_path):
     # A folder that others can change stays as it is: they could have put a link there.
     booted.run("chown daemon /etc/dtrain/tls; chown root /etc/dtrain/tls/node.key; /usr/libexec/dtrain/setup tls dtrain")
     assert booted.run("stat -c %U /etc/dtrain/tls/node.key") == "root\n"
+
+
+def test_where_nothing_can_be_changed_the_agent_starts_if_all_is_right(booted, tmp_path):
+    certify(booted, tmp_path)
+    booted.run("systemctl start dtrain-agent")
+    first = agent(booted)
+    booted.run("cd /etc/dtrain && mount --bind tls tls && mount -o remount,bind,ro tls &&"
+               " systemctl restart dtrain-agent")
+    assert agent(booted) != first
+    assert "this failed" not in journal(booted)
+    assert sorted(by_tls(booted).splitlines()) == ["[0] alice", "[1] alice"]
+    booted.run("cd /etc/dtrain && umount tls && chmod 600 tls/node.key && mount --bind tls tls &&"
+               " mount -o remount,bind,ro tls && systemctl restart dtrain-agent")
+    agent(booted)
+    assert "agent may be unable to start: chmod 400 /etc/dtrain/tls/node.key" in journal(booted)
 
 
 def test_a_port_below_1024_needs_a_word_in_the_unit(booted, tmp_path):

@@ -172,10 +172,13 @@ TEST_F(FeedTest, TheClientGivesItAwayAsItComes) {
   std::string got;
   absl::StatusOr<Answer> answer;
   std::thread client([&] {
-    answer = Stream(path_, "/feed", [&](absl::string_view piece) {
-      absl::StrAppend(&got, piece);
-      return true;
-    });
+    answer = Stream(
+        path_, "/feed",
+        [&](absl::string_view piece) {
+          absl::StrAppend(&got, piece);
+          return true;
+        },
+        std::chrono::seconds(1), [] {});
     loop_.Post([this] { over_ = true; });
   });
   EXPECT_TRUE(Await([&] { return script_.wake != nullptr; }));
@@ -185,6 +188,32 @@ TEST_F(FeedTest, TheClientGivesItAwayAsItComes) {
   ASSERT_TRUE(answer.ok()) << answer.status();
   EXPECT_EQ(answer->status, 200);
   EXPECT_EQ(got, "first " + std::string(1 << 20, 'x'));
+}
+
+TEST_F(FeedTest, TheClientIsCalledWhileNothingComes) {
+  Listen();
+  script_.text = "first ";
+  int idle = 0;
+  std::string got;
+  absl::StatusOr<Answer> answer;
+  std::thread client([&] {
+    answer = Stream(
+        path_, "/feed",
+        [&](absl::string_view piece) {
+          absl::StrAppend(&got, piece);
+          return true;
+        },
+        std::chrono::milliseconds(1),
+        [&] {
+          if (++idle == 3) loop_.Post([this] { Say("last", true); });
+        });
+    loop_.Post([this] { over_ = true; });
+  });
+  EXPECT_TRUE(Await([&] { return over_; }));
+  client.join();
+  ASSERT_TRUE(answer.ok()) << answer.status();
+  EXPECT_GE(idle, 3);
+  EXPECT_EQ(got, "first last");
 }
 
 TEST_F(FeedTest, TheClientTellsWhomItCouldNotReachAndWhoSaysNothing) {

@@ -150,6 +150,18 @@ def test_the_agents_configuration_file_must_be_there_and_the_command_line_is_str
     assert code == 206 and str(tmp_path / "mine") in error, error
 
 
+# What an upgrade asks before it restarts an agent.
+def test_a_check_serves_nobody_and_says_what_is_wrong(tmp_path):
+    assert serve(tmp_path, 'launcher-wait = "2h"\n', "--check") == (0, "")
+    code, error = serve(tmp_path, "launcher-wait = 2h\n", "--check")
+    assert code == 2 and "FILE:1: " in error, error
+    missing = tmp_path / "none"
+    code, error = serve(tmp_path, f'listen = "127.0.0.1:0"\ntls-ca = "{missing}/ca.crt"\n', "--check")
+    assert code == 206 and f"{missing}/crl.pem, is missing" in error, error
+    code, error = serve(tmp_path, "check = true\n")
+    assert code == 2 and "FILE:1: unknown key check" in error, error
+
+
 def test_the_sockets_are_in_a_folder_of_no_service():
     service = dict(settings(UNITS / "dtrain-agent.service"))
     socket = settings(UNITS / "dtrain-agent.socket")

@@ -173,18 +173,14 @@ class Handler(http.server.BaseHTTPRequestHandler):
         rank = int(parts[0])
         if rank >= len(job["states"]):
             return self.answer(404, {"error": "the job has no such rank"})
-        sizes = {stream: {"begin": 0, "end": len(job["logs"].get((rank, stream), b""))} for stream in ("stdout", "stderr")}
+        begin = {"stdout": 0, "stderr": 0, **job.get("kept_from", {})}
+        sizes = {stream: {"begin": begin[stream], "end": len(job["logs"].get((rank, stream), b""))} for stream in begin}
         sizes["order"] = job.get("order", {}).get(rank, [])
         if len(parts) == 1:
             return self.answer(200, {"rank": rank, "host": job["hosts"][job["node_of"][rank]], "state": "running",
                                      "pid": job["pids"][rank], "log": sizes, **job.get("detail", {})})
-        offset = [int(asked["offset"])]
-        if "follow" not in asked:
-            data = job["logs"].get((rank, asked["stream"]), b"")[offset[0]:offset[0] + int(asked["limit"])]
-            return self.answer(200, data, "application/octet-stream")
-
-        def next_bytes():
-            data = job["logs"].get((rank, asked["stream"]), b"")[offset[0]:offset[0] + 65536]
-            offset[0] += len(data)
-            return data or (None if server.over.is_set() else b"")
-        return self.stream(next_bytes)
+        offset = int(asked["offset"])
+        if offset < begin[asked["stream"]]:
+            return self.answer(410, {"error": f"only bytes from {begin[asked['stream']]} on are kept"})
+        data = job["logs"].get((rank, asked["stream"]), b"")[offset:offset + int(asked["limit"])]
+        return self.answer(200, data, "application/octet-stream")

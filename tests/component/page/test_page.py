@@ -76,6 +76,21 @@ def test_without_a_token_it_asks_for_one(browser, stand):
     assert browser.driver.current_url == server.url()
 
 
+def test_a_link_to_the_next_job_may_be_pasted_into_the_same_tab(browser, stand):
+    server = stand(make_job(8, 4))
+    open_page(browser, server)
+    browser.wait_for("8 running")
+    server.end(1, "worker", REPORT)
+    browser.wait_for("Failed (exit code 1)")
+    # As with the same --listen: its address is the same.
+    server.over.clear()
+    server.job, server.token = make_job(16, id="dtrain-ba9876543210"), "another"
+    browser.run("location.hash = '#t=another'")
+    browser.wait_for("16 running")
+    assert server.job["id"] in browser.text and "Failed" not in browser.text
+    assert browser.driver.current_url == server.url()
+
+
 def test_a_token_that_is_not_valid_any_more_is_asked_for(browser, stand):
     server = stand(make_job(8, 4))
     open_page(browser, server)
@@ -258,6 +273,32 @@ def test_silence_is_told_with_its_age_and_ends(browser, stand):
     # No line twice, none left out.
     assert rows(browser) == ["before", "after"]
     assert "No answer" not in browser.text
+
+
+# A browser has six connections to a server, for all of its windows.
+def test_windows_of_one_job_leave_each_other_connections(browser, stand):
+    server = stand(make_job(8, 4))
+    server.write(0, "stdout", b"step 1\n")
+    windows = browser.driver.window_handles
+    try:
+        open_page(browser, server)
+        browser.wait_for("step 1")
+        for _ in range(2):
+            browser.driver.switch_to.new_window("window")
+            windows.append(browser.driver.current_window_handle)
+            open_page(browser, server)
+            browser.wait_for("step 1")
+        server.alter(states="r" * 7 + "d")
+        server.write(0, "stdout", b"step 2\n")
+        for window in windows:
+            browser.driver.switch_to.window(window)
+            browser.wait_for("7 running")
+            browser.wait_for("step 2")
+    finally:
+        for window in windows[1:]:
+            browser.driver.switch_to.window(window)
+            browser.driver.close()
+        browser.driver.switch_to.window(windows[0])
 
 
 # ---- Late ranks ----
@@ -491,10 +532,22 @@ def test_long_output_begins_near_its_end(browser, stand):
     browser.wait_for("line 039999")
     count = browser.run("return document.querySelector('.output > p:last-child .number').textContent")
     assert int(count.split()[0].replace(",", "")) <= 5500
-    asked = [path for path in server.asked if "/log" in path and "stdout" in path]
+    server.write(0, "stdout", b"the last\n")
+    browser.wait_for("the last")
     # What was there, then what follows.
-    assert len(asked) == 2 and asked[0].endswith(f"offset={40000 * 12 - 128 * 1024}&limit={128 * 1024}"), asked
-    assert asked[1].endswith(f"offset={40000 * 12}"), asked
+    first, then = [path for path in server.asked if "/log" in path and "stdout" in path]
+    assert first.endswith(f"offset={40000 * 12 - 128 * 1024}&limit={128 * 1024}"), first
+    assert then.endswith(f"offset={40000 * 12}&limit=9"), then
+
+
+def test_output_that_is_no_longer_kept_is_counted(browser, stand):
+    server = stand(make_job(8, 4))
+    server.write(0, "stdout", b"one\ntwo, ")
+    open_page(browser, server)
+    browser.wait_for("two, ")
+    server.job["kept_from"] = {"stdout": 30}
+    server.write(0, "stdout", b"x" * 21 + b"three\n")
+    wait_until(lambda: rows(browser) == ["one", "two, ", "[21 bytes of stdout is no longer kept]", "three"], lambda: rows(browser))
 
 
 # ---- For everybody ----

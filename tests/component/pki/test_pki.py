@@ -4,6 +4,7 @@ import calendar
 import io
 import os
 import re
+import shutil
 import stat
 import subprocess
 import tarfile
@@ -53,6 +54,19 @@ def authority(tmp_path):
     directory = tmp_path / "an authority"
     must("init", directory, "--name", "lab")
     return directory
+
+
+@pytest.fixture
+def stand_in(tmp_path):
+    """The environment of a run whose openssl does these lines of shell first."""
+    def make(name, lines):
+        folder = tmp_path / name
+        folder.mkdir()
+        program = folder / "openssl"
+        program.write_text(f'#!/bin/sh\nreal={shutil.which("openssl")}\n{lines}\nexec "$real" "$@"\n')
+        program.chmod(0o755)
+        return {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
+    return make
 
 
 @pytest.fixture
@@ -195,6 +209,50 @@ def test_a_new_list_of_the_revoked_is_an_hour_old(authority, tmp_path):
                           check=True, capture_output=True, text=True).stdout
     begin = calendar.timegm(time.strptime(told.strip(), "lastUpdate=%b %d %H:%M:%S %Y GMT"))
     assert 3600 <= time.time() - begin < 3600 + 300, told
+
+
+# Debian 11, Ubuntu 20.04 and RHEL 8 have 1.1.1.
+def test_an_openssl_before_3_0(tmp_path, stand_in):
+    env = stand_in("old", '''case " $* " in
+  *" -help "*) "$real" "$@" 2>&1 | grep -v -e -crl_lastupdate >&2; exit ;;
+  *" -crl_lastupdate "*) echo "ca: Unrecognized flag crl_lastupdate" >&2; exit 1 ;;
+esac''')
+    authority = tmp_path / "ca"
+    must("init", authority, env=env)
+    must("user", authority, "alice", env=env)
+    certificate = tmp_path / "alice.crt"
+    certificate.write_bytes((authority / "users/alice/user.crt").read_bytes())
+    crl = ["-crl_check", "-CRLfile", authority / "crl.pem"]
+    assert verified(authority / "ca.crt", certificate, *crl)
+    must("revoke", authority, "alice", env=env)
+    assert not verified(authority / "ca.crt", certificate, *crl)
+
+
+def test_without_a_list_nothing_is_created_or_revoked(authority, tmp_path, stand_in):
+    env = stand_in("full", '''case " $* " in *" -gencrl "*) echo "No space left on device" >&2; exit 1 ;; esac''')
+    made = tmp_path / "made"
+    refused("init", made, says=r"openssl failed \(No space left on device\); no authority was created", env=env)
+    assert not (made / "ca.key").exists()
+    refused("node", made, "gpu01", says="contains no authority")
+    shutil.rmtree(made)
+    must("init", made)
+    must("user", authority, "alice")
+    certificate = tmp_path / "alice.crt"
+    certificate.write_bytes((authority / "users/alice/user.crt").read_bytes())
+    before = (authority / "crl.pem").read_bytes()
+    refused("revoke", authority, "alice", says="crl.pem is unchanged, and nodes still accept user alice", env=env)
+    assert (authority / "crl.pem").read_bytes() == before
+    must("revoke", authority, "alice")
+    assert not verified(authority / "ca.crt", certificate, "-crl_check", "-CRLfile", authority / "crl.pem")
+    assert not (authority / "users/alice").exists()
+
+
+# By which OpenSSL tells the lists of two authorities of one name apart.
+def test_a_list_names_the_key_of_its_authority(authority):
+    def told(*words):
+        return subprocess.run(["openssl", *words, "-noout", "-text"], check=True, capture_output=True, text=True).stdout
+    [key] = re.findall(r"Subject Key Identifier: *\n\s*(\S+)", told("x509", "-in", authority / "ca.crt"))
+    assert re.search(rf"Authority Key Identifier: *\n\s*(keyid:)?{key}\s", told("crl", "-in", authority / "crl.pem"))
 
 
 # So that a node whose clock is slow believes the authority, too.
@@ -373,6 +431,12 @@ def test_join_takes_regular_files_only(authority, tmp_path, bad, kind):
 @pytest.mark.parametrize("where", ["-oProxyCommand=id:/d", "host:/d;id", "host:/$(id)", "host:d", "host", "h h:/d"])
 def test_join_where_a_shell_would_be_misled(tmp_path, where):
     refused("join", tmp_path / "t", "gpu02", "--ca", where, says="join needs --ca", code=2)
+
+
+# /etc/dtrain may not be there yet; the agent, who is not root, goes through it.
+def test_only_the_last_folder_is_closed(tmp_path):
+    must("csr", tmp_path / "etc/tls", "gpu02")
+    assert mode(tmp_path / "etc") == 0o755 and mode(tmp_path / "etc/tls") == 0o700
 
 
 def test_csr_leaves_a_node_that_has_joined_alone(tmp_path):

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <cstdint>
 #include <random>
 #include <string>
 #include <vector>
@@ -189,6 +190,38 @@ TEST(CpuDeterminismTest, SameInputsGiveTheSameBitsWhoeverComesLate) {
         }
       }
     }));
+  }
+}
+
+// Small ones travel with greetings, large ones in several chunks.
+void AverageLargeHalves(CpuCommunicator& communicator) {
+  constexpr uint16_t kLarge = 0x78e2;  // 40000; the largest is 65504
+  const auto size = static_cast<size_t>(communicator.size());
+  for (const Kind kind : {Kind::kAllreduce, Kind::kReduce, Kind::kReduceScatter}) {
+    for (const size_t count : {100ul, 600000ul}) {
+      const size_t blocks = kind == Kind::kReduceScatter ? size : 1;
+      const std::vector<uint16_t> input(blocks * count, kLarge);
+      std::vector<uint16_t> output(count);
+      Collective what = Make(kind, count, DTRAIN_FLOAT16, DTRAIN_AVG, 1);
+      what.input = input.data();
+      what.output = output.data();
+      MustRun(communicator, what);
+      if (kind == Kind::kReduce && communicator.rank() != what.root) continue;
+      EXPECT_TRUE(output == std::vector<uint16_t>(count, kLarge))
+          << "rank " << communicator.rank() << ": " << Describe(what) << ": " << output[0];
+    }
+  }
+}
+
+// Also where a node has one rank only: all nodes divide alike.
+TEST(CpuHalfTest, AnAverageFitsWhereTheSumOfANodeDoesNot) {
+  for (const auto& nodes :
+       {std::vector<int>{0, 0}, std::vector<int>{0, 0, 1, 1}, std::vector<int>{0, 1, 1}}) {
+    for (const bool direct : {true, false}) {
+      CpuSetup setup = CpuSetup::Nodes(nodes);
+      setup.direct_reads = direct;
+      ExpectAllWell(RunCpuRanks(setup, AverageLargeHalves));
+    }
   }
 }
 

@@ -204,6 +204,59 @@ TEST(NcclApi, GroupsLeaveOutRanksAndOrderThemByKey) {
   }
 }
 
+// All groups share the world's queue, which has the handles still when the group has gone.
+TEST(NcclApi, WhatAGroupHasDoneCanBeWaitedForWhenItIsFreed) {
+  RunJob(2, OnNccl(), [](int rank) {
+    ASSERT_DONE(dtrain_init(nullptr));
+    const Driver driver(rank);
+    dtrain_options options = DTRAIN_OPTIONS_INIT;
+    ASSERT_DONE(dtrain_group_create(0, 0, &options.group));
+    const std::vector<int32_t> mine(100, rank);
+    void* memory[2];
+    dtrain_handle handles[2];
+    for (size_t i = 0; i < 2; ++i) {
+      ASSERT_DONE(dtrain_alloc_device(400, &memory[i]));
+      driver.Put(memory[i], mine.data(), 400);
+      ASSERT_DONE(dtrain_allreduce_async(memory[i], memory[i], 100, DTRAIN_INT32, DTRAIN_MAX,
+                                         &options, &handles[i]));
+    }
+    ASSERT_DONE(dtrain_group_free(options.group));
+    for (const void* buffer : memory) {
+      std::vector<int32_t> all(100);
+      driver.Get(all.data(), buffer, 400);
+      EXPECT_EQ(all, std::vector<int32_t>(100, 1));
+    }
+    int done = 0;
+    ASSERT_DONE(dtrain_test(handles[0], &done));
+    EXPECT_EQ(done, 1);
+    ASSERT_DONE(dtrain_wait(handles[1]));
+    EXPECT_EQ(dtrain_wait(handles[1]), DTRAIN_ERROR_INVALID_ARGUMENT);
+    ASSERT_DONE(dtrain_finalize());
+  });
+}
+
+TEST(NcclApi, WhatAGroupHasNotDoneFailsWhenItIsFreed) {
+  auto environment = OnNccl();
+  environment["FAKE_NCCL_ASYNC_ERROR"] = "1:3:2";
+  RunJob(2, environment, [](int) {
+    ASSERT_DONE(dtrain_init(nullptr));
+    dtrain_options options = DTRAIN_OPTIONS_INIT;
+    ASSERT_DONE(dtrain_group_create(0, 0, &options.group));
+    void* memory[4];
+    for (void*& buffer : memory) ASSERT_DONE(dtrain_alloc_device(400, &buffer));
+    dtrain_handle last = 0;  // does not end
+    for (void* buffer : memory) {
+      ASSERT_DONE(dtrain_allreduce_async(buffer, buffer, 100, DTRAIN_INT32, DTRAIN_MAX, &options,
+                                         &last));
+    }
+    (void)dtrain_group_free(options.group);  // the failure may be known before, or not
+    EXPECT_NE(dtrain_wait(last), DTRAIN_OK);
+    EXPECT_NE(std::strstr(dtrain_last_error(), "unhandled system error"), nullptr)
+        << dtrain_last_error();
+    EXPECT_EQ(dtrain_finalize(), DTRAIN_OK) << dtrain_last_error();
+  });
+}
+
 // M3, M4
 TEST(NcclApi, AGroupThatNcclCannotMakeIsAnErrorOnAllRanksInTime) {
   for (const char* fault : {"FAKE_NCCL_FAIL_SPLIT", "FAKE_NCCL_HANG_SPLIT"}) {

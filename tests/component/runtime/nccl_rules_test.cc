@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // What NCCL does and forbids, by version, and that a job lives with it. The numbers are those of
 // docs/nccl.md.
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
 #include <cstring>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "tests/component/runtime/nccl_judge.h"
@@ -161,6 +165,51 @@ TEST_P(NcclRules, AnAllToAllOfUnequalBlocksMovesWhatIsThere) {
       if (gpu_out) driver.Get(output.data(), to, output.size() * 4);
       EXPECT_EQ(output, expected) << places;
     }
+    ASSERT_OK(dtrain_finalize());
+    ExpectNoOffence();
+  });
+}
+
+// N6: where the rows lie, which shows only when they are measured, says nothing about what runs
+// behind them.
+TEST(NcclRulesOf, RowsOnTheGpuAndASumOnTheHostRunInOneRound) {
+  RunJobOf(2, OnNcclOf("fake_nccl"), [](int rank) {
+    ASSERT_OK(dtrain_init(nullptr));
+    const Driver driver(rank);
+    // While the queue runs the first one, it gets the other two, on which all agree together then.
+    struct Pause {
+      std::atomic<bool> reached{false}, over{false};
+      int32_t room[2] = {};
+    } pause;
+    const auto hold = [](void* context, const uint64_t*) -> void* {
+      auto& here = *static_cast<Pause*>(context);
+      here.reached.store(true);
+      while (!here.over.load()) std::this_thread::yield();
+      return here.room;
+    };
+    const auto give = [](void* memory, const uint64_t*) { return memory; };
+    std::vector<int32_t> host(100, rank + 1);
+    void* const rows = driver.Allocate(400);
+    void* const all = driver.Allocate(800);
+    driver.Put(rows, host.data(), 400);
+    dtrain_handle handles[3] = {};
+    ASSERT_OK(
+        dtrain_allgatherv_async(&rank, 1, 1, DTRAIN_INT32, hold, &pause, nullptr, &handles[0]));
+    while (!pause.reached.load()) std::this_thread::yield();
+    EXPECT_EQ(dtrain_allgatherv_async(rows, 100, 1, DTRAIN_INT32, give, all, nullptr, &handles[1]),
+              DTRAIN_OK);
+    EXPECT_EQ(dtrain_allreduce_async(host.data(), host.data(), 100, DTRAIN_INT32, DTRAIN_SUM,
+                                     nullptr, &handles[2]),
+              DTRAIN_OK);
+    pause.over.store(true);
+    for (const dtrain_handle handle : handles) ASSERT_OK(dtrain_wait(handle));
+    EXPECT_EQ(host, std::vector<int32_t>(100, 3));
+    std::vector<int32_t> gathered(200), expected(200, 1);
+    driver.Get(gathered.data(), all, 800);
+    std::fill(expected.begin() + 100, expected.end(), 2);
+    EXPECT_EQ(gathered, expected);
+    EXPECT_EQ(pause.room[0], 0);
+    EXPECT_EQ(pause.room[1], 1);
     ASSERT_OK(dtrain_finalize());
     ExpectNoOffence();
   });

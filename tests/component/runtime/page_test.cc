@@ -2,6 +2,8 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 
+#include <chrono>
+#include <cstdint>
 #include <cstring>
 #include <fstream>
 #include <map>
@@ -277,6 +279,37 @@ TEST(PageTest, ShowsACollectiveOfTheGpuUntilTheGpuHasDoneIt) {
     EXPECT_LE(by_name["gradient"].begin_ns, by_name["backward"].begin_ns);
     EXPECT_GE(by_name["gradient"].end_ns, by_name["backward"].end_ns);
   }
+}
+
+// A rank may compute for hours behind it: what the page still shows then is taken for a stall.
+TEST(PageTest, ShowsNothingOnceTheGpuHasDoneAll) {
+  Page pages[2] = {Page(256), Page(256)};
+  RunJobOf(2, OnNcclOf("fake_nccl"), [&](int rank) {
+    Page& page = pages[rank];
+    page.Give();
+    ASSERT_OK(dtrain_init(nullptr));
+    const Driver driver(rank);
+    std::vector<int32_t> host(100, 1);
+    void* const memory = driver.Allocate(400);
+    driver.Put(memory, host.data(), 400);
+    uint64_t spans = 0;
+    for (void* const buffer : {memory, static_cast<void*>(host.data())}) {
+      dtrain_handle handle = 0;
+      ASSERT_OK(
+          dtrain_allreduce_async(buffer, buffer, 100, DTRAIN_INT32, DTRAIN_SUM, nullptr, &handle));
+      for (int done = 0; done == 0;) ASSERT_OK(dtrain_test(handle, &done));
+      // Another thread may be about to write what this one has seen. The span comes last.
+      ++spans;
+      const auto end = NcclRank::In(20);
+      while (page->written.load() < spans && std::chrono::steady_clock::now() < end) {
+        std::this_thread::yield();
+      }
+      EXPECT_EQ(page->written.load(), spans);
+      EXPECT_EQ(page->begin_ns.load(), 0) << (buffer == memory ? "of the GPU" : "of the host");
+      EXPECT_EQ(page->operations.load(), spans);
+    }
+    ASSERT_OK(dtrain_finalize());
+  });
 }
 
 TEST(PageTest, FullRingDropsAndCountsAndGoesOnWhenThereIsRoom) {

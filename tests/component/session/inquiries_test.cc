@@ -4,12 +4,15 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <filesystem>
 #include <fstream>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,7 +20,10 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "agent/session/job_directory.h"
 #include "common/base/clock.h"
+#include "common/os/fd.h"
+#include "tests/component/session/no_processes.h"
 
 namespace dtrain::session {
 namespace {
@@ -170,6 +176,87 @@ TEST_F(InquiriesTest, AUserWithAnAnswerWaitsForTheNextThoughOthersAsk) {
   Ask("mallory", 7, 1);
   EXPECT_EQ(looks_, 2);
   EXPECT_EQ(answered_, 2);
+}
+
+// With a job of alice's, whose uid is 7: one host of an elastic one, and its launcher is away.
+class InquiriesAboutAJobTest : public InquiriesTest {
+ protected:
+  InquiriesAboutAJobTest() {
+    char name[] = "/tmp/dtrain-inquiries-XXXXXX";
+    state_ = mkdtemp(name);
+    std::filesystem::create_directory(state_ + "/jobs");
+    auto directory = JobDirectory::Make(state_, {7, "dtrain-2e", 3}, /*with_socket=*/false);
+    EXPECT_TRUE(directory.ok()) << directory.status();
+    auto pair = os::SocketPair();
+    EXPECT_TRUE(pair.ok());
+    end_ = std::move(pair->second);
+    v1::Account account;
+    v1::Hello& hello = *account.mutable_kept()->mutable_hello();
+    hello.set_job_id("dtrain-2e");
+    hello.set_attempt(3);
+    hello.set_lease_ms(60'000);
+    hello.mutable_elastic()->set_attempt(1);
+    hello.mutable_elastic()->set_first_number(8);
+    v1::JobOnNode& job = *account.mutable_report()->mutable_job();
+    job.set_state(v1::JobOnNode::STATE_RUNNING);
+    job.set_node_rank(1);
+    job.set_node_count(2);
+    job.set_world_size(4);
+    job.add_argv("secret");
+    job.add_gpu_uuids("GPU-1");
+    job.set_cpulist("0-3");
+    job.add_ranks()->set_rank(2);
+    *roster_.AddPlace() = std::make_unique<Session>(
+        Surroundings{loop_, readers_, reservations_, {}, state_}, Owner{7, "alice"},
+        std::make_unique<ShepherdChannel>(loop_,
+                                          std::make_unique<NoProcesses>(std::move(pair->first))),
+        std::move(account), v1::JobRecord(), *std::move(directory), [] {});
+  }
+  ~InquiriesAboutAJobTest() override { std::filesystem::remove_all(state_); }
+
+  // As this user is told of it.
+  v1::JobOnNode TheJobFor(const std::string& user, uint32_t uid) {
+    std::vector<v1::JobOnNode> list;
+    inquiries_.ListJobs(PeerOf(user, uid), "GET /v1/jobs", [&](const auto& jobs) {
+      EXPECT_TRUE(jobs.ok()) << jobs.status();
+      if (jobs.ok()) list = *jobs;
+    });
+    EXPECT_EQ(list.size(), 1u);
+    return list.empty() ? v1::JobOnNode() : list[0];
+  }
+
+  std::string state_;
+  os::UniqueFd end_;  // the shepherd's
+};
+
+TEST_F(InquiriesAboutAJobTest, AnotherUserSeesItOnlyInName) {
+  const v1::JobOnNode job = TheJobFor("mallory", 8);
+  EXPECT_GT(job.since_unix_nanos(), 0);
+  v1::JobOnNode expected;
+  expected.set_job_id("dtrain-2e");
+  expected.set_attempt(3);
+  expected.set_owner("alice");
+  expected.set_uid(7);
+  expected.set_state(v1::JobOnNode::STATE_AWAY);
+  expected.set_since_unix_nanos(job.since_unix_nanos());
+  expected.add_gpu_uuids("GPU-1");
+  expected.set_cpulist("0-3");
+  expected.mutable_elastic()->set_attempt(1);
+  expected.set_in_name(true);
+  EXPECT_EQ(job.SerializeAsString(), expected.SerializeAsString()) << job.ShortDebugString();
+}
+
+TEST_F(InquiriesAboutAJobTest, ItsOwnerSeesAllOfIt) {
+  const v1::JobOnNode job = TheJobFor("alice", 7);
+  EXPECT_FALSE(job.in_name());
+  EXPECT_EQ(job.state(), v1::JobOnNode::STATE_AWAY);
+  EXPECT_EQ(job.node_rank(), 1u);
+  EXPECT_EQ(job.node_count(), 2u);
+  EXPECT_EQ(job.world_size(), 4u);
+  EXPECT_THAT(job.argv(), ::testing::ElementsAre("secret"));
+  EXPECT_EQ(job.elastic().first_number(), 8u);
+  ASSERT_EQ(job.ranks_size(), 1);
+  EXPECT_EQ(job.ranks(0).rank(), 10u) << "the job's number for it";
 }
 
 #ifndef __SANITIZE_ADDRESS__  // it keeps what is freed

@@ -90,6 +90,33 @@ TEST_F(PmiTest, AnAbortIsToldWithTheExit) {
   EXPECT_TRUE(exits_[0].told_to_stop());
 }
 
+// The shepherd is stopped meanwhile. Then it hears of the exit before it has read all of the
+// message, which takes it ten reads.
+TEST_F(PmiTest, AnAbortThatIsHeardAfterASuccessfulExitCounts) {
+  v1::JobPart part =
+      Client(1,
+             "ask \"$two\"\n"
+             "abort=\"cmd=abort;exitcode=0;message=$(printf '%40000d' 0)\"\n"
+             "read -r go; kill -STOP $PPID; printf '%6d%s' ${#abort} \"$abort\" >&3\n"
+             "exit 0");
+  part.mutable_workers(0)->set_stdin_mode(v1::STDIN_MODE_PIPE);
+  Start(std::move(part));
+  ASSERT_TRUE(UntilStarted());
+  const std::vector<os::UniqueFd> workers = WorkerPidfds();
+  ASSERT_EQ(workers.size(), 1u);
+  bool ended = false;
+  loop::FdWatch watch(loop_, workers[0].get());
+  watch.OnReadable([&] { ended = true; });
+  Stdin(0, "go\n", /*end=*/false);
+  ASSERT_TRUE(Until([&] { return ended; }));
+  ASSERT_TRUE(os::SendSignal(shepherd_.get(), SIGCONT).ok());
+  ASSERT_TRUE(UntilFinished());
+  EXPECT_EQ(exits_[0].exit_code(), 0);
+  EXPECT_EQ(exits_[0].signal(), 0);
+  EXPECT_TRUE(exits_[0].aborted());
+  EXPECT_EQ(exits_[0].abort_code(), 0);
+}
+
 TEST_F(PmiTest, AnAbortThatDoesNotExitIsKilled) {
   Start(Client(1, "echo cmd=abort exitcode=7 >&3; sleep 600"));
   ASSERT_TRUE(UntilFinished());

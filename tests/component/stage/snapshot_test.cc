@@ -70,6 +70,19 @@ TEST_F(SnapshotTest, AllButTheUsualCaches) {
   EXPECT_THAT(Paths(Take()), ElementsAre("train.py", "venv/x"));
 }
 
+TEST_F(SnapshotTest, FoldersThatNobodyAskedForAreNotRefused) {
+  Write("train.py", "a");
+  Write("venv/x", "b");
+  std::string deep = "data";
+  for (int i = 0; i < 30; ++i) deep += "/d";
+  Write(deep + "/y", "c");
+  options_.exclude = {"/data"};
+  options_.include = {"venv/"};
+  EXPECT_THAT(Paths(Take()), ElementsAre("train.py", "venv/x"));
+  options_.include = {"/data"};
+  EXPECT_THAT(Paths(Take()), ElementsAre(HasSubstr("folders deep")));
+}
+
 TEST_F(SnapshotTest, OfAGitWorkTreeWhatGitWouldTrack) {
   Write("train.py", "a");
   Write(".gitignore", ".env\n");

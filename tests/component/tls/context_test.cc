@@ -9,6 +9,8 @@
 
 #include <filesystem>
 #include <fstream>
+#include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "tests/component/tls/authority.h"
@@ -92,6 +94,11 @@ TEST_F(ContextTest, FilesWithSomethingElseInThem) {
   Files files = good;
   files.certificate = junk;
   EXPECT_THAT(WhyNot(Side::kServer, files), HasSubstr("broken certificate"));
+  std::ofstream(junk, std::ios::trunc)
+      << Contents(lab_.crl()) << "-----BEGIN X509 CRL-----\nMIIB\n";
+  files = good;
+  files.crl = junk;
+  EXPECT_THAT(WhyNot(Side::kServer, files), HasSubstr("broken list of revoked certificates"));
 }
 
 TEST_F(ContextTest, AnEncryptedKeyIsNotAskedFor) {
@@ -139,7 +146,8 @@ TEST_F(ContextTest, AListOfRevokedCertificatesOfAnotherAuthority) {
   Files files = lab_.Node("gpu01");
   Authority other(directory_.path(), "other");
   files.crl = other.crl();
-  EXPECT_THAT(WhyNot(Side::kServer, files), HasSubstr("crl.pem here comes from another authority"));
+  EXPECT_THAT(WhyNot(Side::kServer, files),
+              HasSubstr("crl.pem here has no list from its authority"));
 }
 
 TEST_F(ContextTest, AListOfRevokedCertificatesThatSomebodyChanged) {
@@ -174,6 +182,37 @@ TEST_F(ContextTest, TwoAuthoritiesWhileOneTakesOver) {
   std::ofstream(both) << Contents(lab_.ca()) << Contents(other.ca());
   files.ca = both;
   EXPECT_EQ(WhyNot(Side::kServer, files), "it is taken");
+}
+
+// Those of one cluster have the same name.
+TEST_F(ContextTest, TwoAuthoritiesHaveAListEach) {
+  const std::string folder = directory_.path() + "/next";
+  std::filesystem::create_directory(folder);
+  Authority next(folder);
+  const std::string ca = directory_.path() + "/both.crt";
+  const std::string crl = directory_.path() + "/both.pem";
+  std::ofstream(ca) << Contents(lab_.ca()) << Contents(next.ca());
+  const auto revoked = [&](Authority& authority, const std::string& name) {
+    authority.Node(name);
+    const std::string copy = absl::StrCat(directory_.path(), "/", name);
+    std::filesystem::copy(absl::StrCat(authority.dir(), "/nodes/", name), copy);
+    authority.Pki("revoke", name);
+    return Files{ca, copy + "/node.crt", copy + "/node.key", crl};
+  };
+  std::vector<Files> good = {lab_.Node("gpu01"), next.Node("gpu02")};
+  for (Files& files : good) {
+    files.ca = ca;
+    files.crl = crl;
+  }
+  // In this order: the list of the old authority is the newer one.
+  const std::vector<Files> bad = {revoked(next, "gpu04"), revoked(lab_, "gpu03")};
+  for (const auto& [first, second] : {std::pair(&lab_, &next), std::pair(&next, &lab_)}) {
+    std::ofstream(crl, std::ios::trunc) << Contents(first->crl()) << Contents(second->crl());
+    for (const Files& files : good) EXPECT_EQ(WhyNot(Side::kServer, files), "it is taken");
+    for (const Files& files : bad) {
+      EXPECT_THAT(WhyNot(Side::kServer, files), HasSubstr("was revoked (serial number"));
+    }
+  }
 }
 
 }  // namespace

@@ -83,14 +83,15 @@ TEST(ContainerCommand, DockerRunsAsTheUserAndTakesLimitsCoresAndGpusByWords) {
             "--shm-size=1g img:1 python3 train.py --x a b");
 }
 
-TEST(ContainerCommand, ApptainerInheritsTheEnvironment) {
+TEST(ContainerCommand, ApptainerKeepsTheNodesVariablesOut) {
   EXPECT_EQ(Line(RunCommand(kApptainer, Rank3())),
-            "/usr/bin/apptainer --quiet exec --nv --no-eval --pwd /work --bind /work:/work "
-            "--bind /data:/in:ro --shm-size=1g docker://img python3 train.py --x a b");
+            "/usr/bin/apptainer --quiet exec --cleanenv --nv --no-eval --pwd /work "
+            "--bind /work:/work --bind /data:/in:ro --shm-size=1g docker://img "
+            "python3 train.py --x a b");
   Needs run = Rank3();
   run.gpu_uuids.clear();
   EXPECT_EQ(Line(RunCommand(kSingularity, run)),
-            "/usr/bin/singularity --quiet exec --pwd /work --bind /work:/work "
+            "/usr/bin/singularity --quiet exec --cleanenv --pwd /work --bind /work:/work "
             "--bind /data:/in:ro --shm-size=1g a.sif python3 train.py --x a b");
 }
 

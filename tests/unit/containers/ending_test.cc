@@ -69,6 +69,7 @@ TEST(ContainerEnding, WhoseFailureItIsShowsInTheLastLine) {
        "directory\n",
        127},
       {Runtime::kEnroot, 1, "died\n", 0},
+      {Runtime::kEnroot, 1, "[2026-01-01 10:00:00,1] [ERROR] [engine.py:9] loss is NaN\n", 0},
   };
   for (const Case& each : cases) {
     SCOPED_TRACE(each.tail);

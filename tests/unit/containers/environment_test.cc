@@ -63,9 +63,35 @@ TEST(ContainerEnvironment, ApptainerHasVariablesForIt) {
   const auto carried =
       Carry(kApptainerHere, {"PATH=/opt/bin", "RANK=0"}, {"PATH=/bin", "HOME=/root"}, {"PATH"});
   ASSERT_TRUE(carried.ok()) << carried.status();
-  EXPECT_THAT(carried->client,
-              ElementsAre("APPTAINERENV_PATH=/opt/bin", "HOME=/root", "PATH=/bin", "RANK=0"));
+  EXPECT_THAT(carried->client, ElementsAre("APPTAINERENV_PATH=/opt/bin", "APPTAINERENV_RANK=0",
+                                           "HOME=/root", "PATH=/bin", "RANK=0"));
   EXPECT_EQ(carried->file, "");
+}
+
+TEST(ContainerEnvironment, ApptainerHasAHomeOfItsOwn) {
+  const auto carried = Carry(kApptainerHere, {"HOME=/data"}, {"HOME=/root"}, {"HOME"});
+  ASSERT_FALSE(carried.ok());
+  EXPECT_THAT(std::string(carried.status().message()),
+              HasSubstr("apptainer itself sets it; set it in the program's command instead (env "
+                        "HOME=… COMMAND)"));
+  EXPECT_TRUE(Carry(kApptainerHere, {"HOME=/home/launcher"}, {"HOME=/root"}, {}).ok());
+}
+
+// `export a.b=1` is an error in its shell, and nothing that follows would be set.
+TEST(ContainerEnvironment, ApptainerTakesNoDots) {
+  const auto carried = Carry(kApptainerHere, {"A.B=1", "C=2"}, {}, {});
+  ASSERT_TRUE(carried.ok()) << carried.status();
+  EXPECT_THAT(carried->client, Contains("APPTAINERENV_C=2"));
+  EXPECT_THAT(carried->client, Not(Contains(HasSubstr("A.B"))));
+}
+
+TEST(ContainerEnvironment, SingularitysShellLeavesValuesAsTheyAre) {
+  Chosen singularity = kApptainerHere;
+  singularity.name = "singularity";
+  const auto carried = Carry(singularity, {R"(A=$b `c` \"d")"}, {"PATH=/bin"}, {});
+  ASSERT_TRUE(carried.ok()) << carried.status();
+  EXPECT_THAT(carried->client,
+              ElementsAre(R"(A=$b `c` \"d")", "PATH=/bin", R"(SINGULARITYENV_A=\$b \`c\` \\"d")"));
 }
 
 TEST(ContainerEnvironment, EnrootTakesLinesOfNobody) {

@@ -168,6 +168,16 @@ TEST_F(CampaignTest, HostsThatAllLeaveEndTheJob) {
   EXPECT_EQ(verdict_->exit_code, kExitNodeLost);
 }
 
+// Others may stay where it is not known who has ranks.
+TEST_F(CampaignTest, HostsThatLeaveAndMayNotBeAllAreAwaited) {
+  Make(4, 1);
+  Feed(AttemptRuns{{0, 1, 2, 3}, {}});
+  now_ += seconds(100);
+  Leave({1, 2});
+  EXPECT_EQ(Wait(), seconds(15));
+  EXPECT_THAT(begun_.back().hosts, ElementsAre(0, 1, 2, 3));
+}
+
 // But one that is alone may be rebooted.
 TEST_F(CampaignTest, TheOnlyHostThatLeavesIsAwaited) {
   Make(1, 1);

@@ -269,6 +269,21 @@ TEST(ReduceTest, EveryVariantCopiesAllBytesAndNoOthers) {
   }
 }
 
+TEST(ReduceTest, ADivisorNeedNotBeWhole) {
+  const uint16_t large[] = {0x78e2}, half_as_large[] = {0x74e2};  // 40000 and 20000
+  const void* halves[] = {large, large, half_as_large};
+  const double value = 3;
+  const void* single[] = {&value};
+  for (const Vectors vectors : Usable()) {
+    uint16_t out = 0;
+    ReduceAllWith(vectors, &out, halves, 3, 1, DTRAIN_FLOAT16, DTRAIN_AVG, 2.5);
+    EXPECT_EQ(out, 0x78e2);
+    double quotient = 0;
+    ReduceAllWith(vectors, &quotient, single, 1, 1, DTRAIN_FLOAT64, DTRAIN_AVG, 1.5);
+    EXPECT_EQ(quotient, 2);
+  }
+}
+
 TEST(ReduceTest, InputsAreAddedFromTheFirstToTheLast) {
   const float big[] = {1e8f}, minus[] = {-1e8f}, one[] = {1};
   const void* first[] = {big, minus, one};

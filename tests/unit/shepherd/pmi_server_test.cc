@@ -223,6 +223,20 @@ TEST_F(PmiServerTest, AnAbortIsPassedOnWithItsCode) {
   EXPECT_THAT(server_.OnMessage(5, "cmd=barrier_in"), IsEmpty());
 }
 
+// As MPICH 4.2 sends an error stack.
+TEST_F(PmiServerTest, WhyItAbortsMayTakeSeveralLines) {
+  auto actions = server_.OnMessage(4,
+                                   "cmd=abort exitcode=15 message=Fatal error in internal_Barrier: "
+                                   "Other MPI error, error stack:");
+  ASSERT_THAT(actions, SizeIs(2));
+  EXPECT_EQ(std::get<PmiServer::Abort>(actions[1]).code, 15);
+  for (absl::string_view line : {"internal_Barrier(84).: MPI_Barrier(MPI_COMM_WORLD) failed", "",
+                                 "recv(174): a = b, connection to rank 5 lost"}) {
+    EXPECT_THAT(server_.OnMessage(4, line), IsEmpty()) << line;
+  }
+  EXPECT_EQ(Ask(4, "cmd=barrier_in"), "cmd=barrier_out\n");
+}
+
 TEST_F(PmiServerTest, ThereIsNoNameService) {
   EXPECT_EQ(Ask(4, "cmd=publish_name service=s port=p"),
             "cmd=publish_result rc=1 msg=no_name_service\n");

@@ -3,6 +3,8 @@
 
 #include <gmock/gmock.h>
 
+#include <cstddef>
+#include <cstdint>
 #include <string>
 #include <utility>
 
@@ -120,7 +122,7 @@ TEST_F(HorovodStoreTest, ItsMemoryIsBounded) {
   while (status == 200 && put < 1000) status = Put("/s/" + std::to_string(put++), value);
   EXPECT_EQ(status, 507);
   EXPECT_LT(put, 300);
-  EXPECT_LE(store_.bytes(), size_t{256} << 20);
+  EXPECT_LE(store_.bytes(), store_.most_bytes());
   EXPECT_EQ(Get("/s/0"), "200 " + value);
   Delete("/s/1");
   EXPECT_EQ(Put("/s/0", "less"), 200);
@@ -131,6 +133,25 @@ TEST_F(HorovodStoreTest, ManySmallValuesAreBoundedToo) {
   size_t put = 0;
   while (status == 200 && put < 3'000'000) status = Put("/s/" + std::to_string(put++), "");
   EXPECT_EQ(status, 507);
+}
+
+// Each of Gloo's ranks puts an address of 136 bytes for each of the others; all stay until the last
+// rank has met them.
+TEST(HorovodStoreLimitsTest, TheyGrowWithTheJob) {
+  constexpr uint32_t kRanks = 4096;
+  constexpr size_t kValue = size_t{136} * (kRanks - 1);
+  v1::Meeting meeting;
+  for (const char* host : {"a", "b"}) {
+    v1::MeetingNode& node = *meeting.add_nodes();
+    node.set_host(host);
+    node.set_ranks(kRanks / 2);
+  }
+  const HorovodStore large(meeting);
+  EXPECT_GE(large.most_value(), kValue);
+  EXPECT_GE(large.most_bytes(), kRanks * (kValue + 256));
+  const HorovodStore small(ThreeRanks());
+  EXPECT_LT(small.most_value(), size_t{260} << 10);
+  EXPECT_LT(small.most_bytes(), size_t{257} << 20);
 }
 
 }  // namespace

@@ -155,6 +155,15 @@ TEST_P(TcpStoreTest, WhatAllRanksMayPutHasAnEnd) {
   EXPECT_EQ(Ask(4, Number(kGet) + Str("/1")), Str("small again"));
 }
 
+TEST(TcpLimitsTest, SeveralGroupsOfAllRanksFitIfTheNodeHasTheMemory) {
+  constexpr size_t kRanks = 1024, kGiB = size_t{1} << 30;
+  constexpr size_t kGroup = kRanks * (kRanks - 1) * 136;  // addresses that Gloo puts
+  EXPECT_GT(LimitsFor(kRanks, 64 * kGiB).bytes, 8 * kGroup);
+  EXPECT_EQ(LimitsFor(kRanks, 4 * kGiB).bytes, kGiB);
+  EXPECT_EQ(LimitsFor(kRanks, kGiB).bytes, TcpLimits().bytes);
+  EXPECT_LT(LimitsFor(8, 64 * kGiB).bytes, TcpLimits().bytes + (1 << 20));
+}
+
 // Those who wait for the first hear of it even where the second does not fit.
 TEST_P(TcpStoreTest, AValueThatDoesNotFitDoesNotTakeBackTheOnesBefore) {
   store_ = TcpStore({.bytes = 1'000});
