@@ -14,6 +14,10 @@ namespace dtrain::inventory {
 // that shows none is one node with `allowed`.
 std::vector<v1::NumaNode> ReadNumaNodes(const Roots& roots, const std::vector<int>& allowed);
 
+// Of each CPU from 0 on: the lowest CPU of its physical core; a CPU that is offline is its own.
+// Empty where no core has two threads.
+std::vector<uint32_t> ReadFirstSiblings(const Roots& roots);
+
 // Main memory of the machine; 0 when unknown.
 uint64_t MemoryBytes();
 

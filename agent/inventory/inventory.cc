@@ -96,6 +96,7 @@ void ReadProcessors(const Roots& roots, v1::Inventory& out) {
   for (v1::NumaNode& node : ReadNumaNodes(roots, allowed)) {
     *out.add_numa_nodes() = std::move(node);
   }
+  for (uint32_t first : ReadFirstSiblings(roots)) out.add_first_siblings(first);
   out.set_memory_bytes(MemoryBytes());
 }
 

@@ -15,6 +15,16 @@ std::vector<int> Intersect(const std::vector<int>& a, const std::vector<int>& b)
   return both;
 }
 
+std::vector<int> CoreByCore(std::vector<int> cpus, const v1::Inventory& inventory) {
+  const auto core = [&](int cpu) {
+    return cpu < inventory.first_siblings_size() ? static_cast<int>(inventory.first_siblings(cpu))
+                                                 : cpu;
+  };
+  std::sort(cpus.begin(), cpus.end(),
+            [&](int a, int b) { return std::make_pair(core(a), a) < std::make_pair(core(b), b); });
+  return cpus;
+}
+
 absl::StatusOr<Cores> ReadCores(const v1::Inventory& inventory) {
   Cores cores;
   absl::StatusOr<std::vector<int>> allowed = ParseCpuList(inventory.allowed_cpus());
@@ -30,9 +40,11 @@ absl::StatusOr<Cores> ReadCores(const v1::Inventory& inventory) {
     std::set_difference(left.begin(), left.end(), mine.begin(), mine.end(),
                         std::back_inserter(rest));
     left = std::move(rest);
-    cores.numa_order.insert(cores.numa_order.end(), mine.begin(), mine.end());
+    const std::vector<int> ordered = CoreByCore(mine, inventory);
+    cores.numa_order.insert(cores.numa_order.end(), ordered.begin(), ordered.end());
     cores.by_numa.push_back(std::move(mine));
   }
+  left = CoreByCore(std::move(left), inventory);
   cores.numa_order.insert(cores.numa_order.end(), left.begin(), left.end());
   return cores;
 }

@@ -12,12 +12,17 @@ namespace dtrain::plan {
 // The cores of one node this job may use.
 struct Cores {
   std::vector<int> allowed;               // sorted
-  std::vector<int> numa_order;            // the same, NUMA node by NUMA node
+  std::vector<int> numa_order;            // the same, NUMA node by NUMA node, core by core
   std::vector<std::vector<int>> by_numa;  // NUMA nodes with a core that is allowed
 };
 
 // Fails when a list cannot be parsed.
 absl::StatusOr<Cores> ReadCores(const v1::Inventory& inventory);
+
+// `cpus` physical core by physical core: a run of them has as few cores as it can, so that two
+// ranks whose CPUs follow each other share at most one. The kernel's numbers often go through all
+// cores once, then through their second threads.
+std::vector<int> CoreByCore(std::vector<int> cpus, const v1::Inventory& inventory);
 
 // `a` and `b` sorted; what is in both.
 std::vector<int> Intersect(const std::vector<int>& a, const std::vector<int>& b);

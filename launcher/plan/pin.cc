@@ -231,9 +231,10 @@ absl::StatusOr<std::vector<int>> NearCores(const v1::Gpu& gpu, const v1::Invento
     ++count;
     if (other.pci_address() < gpu.pci_address()) ++place;
   }
-  const size_t size = list->size();
-  return std::vector<int>(list->begin() + size * place / count,
-                          list->begin() + size * (place + 1) / count);
+  const std::vector<int> ordered = CoreByCore(*std::move(list), inventory);
+  const size_t size = ordered.size();
+  return std::vector<int>(ordered.begin() + size * place / count,
+                          ordered.begin() + size * (place + 1) / count);
 }
 
 // Shares the cores near each worker's GPUs among the workers that are near the same. False when
@@ -253,7 +254,7 @@ bool BindNearGpus(PlannedNode& node, const v1::Inventory& inventory, const Gpus&
     groups[std::move(mine)].push_back(&worker);
   }
   for (auto& [cpus, workers] : groups) {
-    std::vector<std::string> lists = SplitEvenly(cpus, workers.size());
+    std::vector<std::string> lists = SplitEvenly(CoreByCore(cpus, inventory), workers.size());
     for (size_t i = 0; i < workers.size(); ++i) workers[i]->set_cpulist(std::move(lists[i]));
   }
   return true;

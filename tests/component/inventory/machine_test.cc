@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "agent/inventory/cpu.h"
 #include "agent/inventory/inventory.h"
 #include "agent/inventory/network.h"
@@ -67,6 +68,31 @@ TEST(CpuTest, NodesWithoutCpusAndUnreadableOnesAreLeftOut) {
   std::vector<v1::NumaNode> nodes = ReadNumaNodes(tree.roots(), {0});
   ASSERT_EQ(nodes.size(), 1u);
   EXPECT_EQ(nodes[0].cpulist(), "0-3");
+}
+
+TEST(CpuTest, TheThreadsOfACoreAreKnownByTheFirst) {
+  Tree tree;
+  const std::string cpus = "sys/devices/system/cpu/";
+  tree.Write(cpus + "online", "0-3,5\n");  // 4 is offline
+  for (int cpu : {0, 2})
+    tree.Write(absl::StrCat(cpus, "cpu", cpu, "/topology/thread_siblings_list"), "0,2\n");
+  for (int cpu : {1, 5})
+    tree.Write(absl::StrCat(cpus, "cpu", cpu, "/topology/thread_siblings_list"), "1,5\n");
+  tree.Write(cpus + "cpu3/topology/thread_siblings_list", "3\n");
+  EXPECT_THAT(ReadFirstSiblings(tree.roots()), ElementsAre(0, 1, 0, 3, 4, 1));
+  tree.Write(cpus + "smt/active", "1\n");
+  EXPECT_THAT(ReadFirstSiblings(tree.roots()), ElementsAre(0, 1, 0, 3, 4, 1));
+  tree.Write(cpus + "smt/active", "0\n");
+  EXPECT_THAT(ReadFirstSiblings(tree.roots()), ElementsAre());
+}
+
+TEST(CpuTest, WithoutThreadsOrWordsOfThemACoreIsACpu) {
+  Tree tree;
+  EXPECT_THAT(ReadFirstSiblings(tree.roots()), ElementsAre());
+  tree.Write("sys/devices/system/cpu/online", "0-1\n");
+  EXPECT_THAT(ReadFirstSiblings(tree.roots()), ElementsAre());
+  tree.Write("sys/devices/system/cpu/cpu0/topology/thread_siblings_list", "0\n");
+  EXPECT_THAT(ReadFirstSiblings(tree.roots()), ElementsAre());
 }
 
 TEST(CpuTest, AContainerWithoutNodesIsOneNode) {

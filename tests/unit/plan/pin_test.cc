@@ -8,6 +8,7 @@ using testing::AllOf;
 using testing::Contains;
 using testing::Each;
 using testing::ElementsAre;
+using testing::ElementsAreArray;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
@@ -244,6 +245,27 @@ TEST_F(PinTest, CoresAreSplitInNumaOrder) {
   options_.ranks = 3;
   options_.oversubscribe = true;
   EXPECT_THAT(Cores(PlanAll()), ElementsAre("0,2", "1,4,6", "3,5,7"));
+}
+
+// Two ranks on the threads of the same cores have half a core each, and other cores are idle.
+TEST_F(PinTest, TheThreadsOfACoreGoToOneRank) {
+  AddHost("a", 4);
+  AddGpus(4);
+  SetCores("0-15", {"0-3,8-11", "4-7,12-15"});
+  for (uint32_t cpu = 0; cpu < 16; ++cpu) inventories_[0].add_first_siblings(cpu % 8);
+  SetNear({"0-3,8-11", "0-3,8-11", "4-7,12-15", "4-7,12-15"});
+  const auto all = {"0-1,8-9", "2-3,10-11", "4-5,12-13", "6-7,14-15"};
+  EXPECT_THAT(Cores(PlanAll()), ElementsAreArray(all));
+  inventories_[0].set_reserves(true);
+  EXPECT_THAT(Cores(PlanAll()), ElementsAreArray(all));
+  inventories_[0].set_reserves(false);
+  options_.cpu_bind = CpuBind::kCore;
+  EXPECT_THAT(Cores(PlanAll()), ElementsAreArray(all));
+  options_.cores_per_rank = 2;  // CPUs of two cores, as there are enough
+  EXPECT_THAT(Cores(PlanAll()), ElementsAre("0-1", "2-3", "4-5", "6-7"));
+  options_.cpu_bind = CpuBind::kNuma;
+  options_.cores_per_rank.reset();
+  EXPECT_THAT(Cores(PlanAll()), ElementsAre("0-3,8-11", "4-7,12-15", "0-3,8-11", "4-7,12-15"));
 }
 
 TEST_F(PinTest, NumaBindingGoesRoundRobin) {
