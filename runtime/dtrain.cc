@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -97,7 +98,12 @@ dtrain_status dtrain_init(const dtrain_config* config) {
   return Call("dtrain_init", [&](Process& process) { return Initialise(process, config); });
 }
 dtrain_status dtrain_finalize(void) {
-  return Call("dtrain_finalize", [](Process& process) { return Finalise(process); });
+  return Call("dtrain_finalize",
+              [](Process& process) { return Finalise(process, Job::Leaving::kInTime); });
+}
+dtrain_status dtrain_finalize_at_exit(void) {
+  return Call("dtrain_finalize_at_exit",
+              [](Process& process) { return Finalise(process, Job::Leaving::kAtExit); });
 }
 void dtrain_abandon(void) { Executor::StopAllocating(); }
 dtrain_status dtrain_rejoin(const dtrain_config* config) {
@@ -252,15 +258,23 @@ dtrain_status dtrain_join(int* last) {
 }
 
 dtrain_status dtrain_group_create(int color, int key, dtrain_group* group) {
-  return Call("dtrain_group_create", [&](Process& process) -> MaybeError {
+  std::shared_ptr<Job::NewGroup> begun;
+  const auto begin = [&](Process& process) -> MaybeError {
     if (group == nullptr) return Error{DTRAIN_ERROR_INVALID_ARGUMENT, "group is NULL"};
     *group = nullptr;
     if (MaybeError error = RequireJoined(process)) return error;
-    auto id = process.job->CreateGroup(color, key);
+    auto started = process.job->StartGroup(color, key);
+    if (!started.ok()) return started.error();
+    begun = std::move(*started);
+    return std::nullopt;
+  };
+  const auto wait = [&](Process& process) -> MaybeError {
+    auto id = process.job->AwaitGroup(*begun);
     if (!id.ok()) return id.error();
     *group = reinterpret_cast<dtrain_group>(static_cast<uintptr_t>(*id));
     return std::nullopt;
-  });
+  };
+  return CallToMake("dtrain_group_create", begin, wait);
 }
 
 dtrain_status dtrain_group_free(dtrain_group group) {

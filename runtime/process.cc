@@ -135,11 +135,12 @@ MaybeError Initialise(Process& process, const dtrain_config* given) {
 
 namespace {
 
-MaybeError Leave(Process& process, bool to_return) {
+MaybeError Leave(Process& process, Job::Leaving how) {
   if (MaybeError error = RequireJoined(process)) return error;
   ClearPosition(process.position);
   process.phase = Phase::kLeft;
-  MaybeError error = process.job->Leave(to_return);
+  MaybeError error = process.job->Leave(how);
+  const bool to_return = how == Job::Leaving::kToReturn;
   if ((process.job->broken() && !to_return) || error) process.phase = Phase::kBroken;
   // Nothing is left that a thread could wait for.
   const std::lock_guard<std::shared_mutex> alone(process.waiting);
@@ -149,10 +150,10 @@ MaybeError Leave(Process& process, bool to_return) {
 
 }  // namespace
 
-MaybeError Finalise(Process& process) { return Leave(process, false); }
+MaybeError Finalise(Process& process, Job::Leaving how) { return Leave(process, how); }
 
 MaybeError Rejoin(Process& process, const dtrain_config* config) {
-  if (MaybeError error = Leave(process, true)) return error;
+  if (MaybeError error = Leave(process, Job::Leaving::kToReturn)) return error;
   return Initialise(process, config);
 }
 

@@ -33,6 +33,8 @@ struct Position {
 struct Process {
   // Held by whoever is inside a call, but for waiting: others wait for their turn.
   std::mutex turn;
+  // Held throughout dtrain_group_create; taken before `turn`. Ranks match its calls by their order.
+  std::mutex making;
   // Shared by those who wait for a collective; alone by who ends the job under them.
   std::shared_mutex waiting;
   std::atomic<Phase> phase{Phase::kNew};
@@ -50,7 +52,7 @@ Process& TheProcess();
 
 MaybeError RequireJoined(const Process& process);
 MaybeError Initialise(Process& process, const dtrain_config* config);
-MaybeError Finalise(Process& process);
+MaybeError Finalise(Process& process, Job::Leaving how);
 MaybeError Rejoin(Process& process, const dtrain_config* config);
 
 // The text of this thread's last failure.
@@ -89,6 +91,21 @@ dtrain_status Call(const char* name, Body body) noexcept {
 template <typename Body>
 dtrain_status CallBeside(const char* name, Body body) noexcept {
   return CallWith(std::shared_lock(TheProcess().waiting, std::defer_lock), name, body);
+}
+
+// For dtrain_group_create: runs `begin`, which must fail outside a job, as Call does, and then
+// `wait` as CallBeside does. The job does not end in between.
+template <typename Begin, typename Wait>
+dtrain_status CallToMake(const char* name, Begin begin, Wait wait) noexcept {
+  const auto both = [&](Process& process) -> MaybeError {
+    std::unique_lock turn(process.turn, std::defer_lock);
+    if (!process.forked.load(std::memory_order_relaxed)) turn.lock();
+    if (MaybeError error = begin(process)) return error;
+    const std::shared_lock beside(process.waiting);
+    turn.unlock();
+    return wait(process);
+  };
+  return CallWith(std::unique_lock(TheProcess().making, std::defer_lock), name, both);
 }
 
 }  // namespace dtrain::runtime

@@ -5,12 +5,14 @@
 #include <linux/openat2.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <chrono>
+#include <utility>
 
 #include "common/os/fd.h"
 #include "common/os/pidfd.h"
@@ -34,26 +36,41 @@ bool EndsWithin(int pidfd, Duration bound) {
   }
 }
 
-}  // namespace
-
-bool ReturnsWithin(Duration bound, absl::FunctionRef<void()> look) {
+// The process that looks. None: the caller's own look will show why.
+UniqueFd StartLook(absl::FunctionRef<void()> look) {
   const pid_t child = fork();
-  if (child < 0) return true;  // who looks next is told why
   if (child == 0) {
-    // It may outlive us, and must not seem to be us to whoever waits for our end.
-    CloseRange(3, kEveryDescriptor);
+    (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+    // A signal may not end it. It must not seem to be us to anyone who waits for our end, or for
+    // the end of our output.
+    CloseRange(0, kEveryDescriptor);
     look();
     _exit(0);
   }
+  if (child < 0) return UniqueFd();
   auto pidfd = OpenPidfd(child);
-  if (!pidfd.ok()) return true;
-  const bool returned = EndsWithin(pidfd->get(), bound);
+  return pidfd.ok() ? *std::move(pidfd) : UniqueFd();
+}
+
+}  // namespace
+
+bool ReturnsWithin(Duration bound, absl::FunctionRef<void()> look) {
+  const UniqueFd child = StartLook(look);
+  if (!child) return true;
+  const bool returned = EndsWithin(child.get(), bound);
   if (!returned) {
-    (void)SendSignal(pidfd->get(), SIGKILL);
-    (void)EndsWithin(pidfd->get(), kDeath);
+    (void)SendSignal(child.get(), SIGKILL);
+    (void)EndsWithin(child.get(), kDeath);
   }
-  (void)TryReap(pidfd->get());
+  (void)TryReap(child.get());
   return returned;
+}
+
+void AwaitReturn(Duration bound, absl::FunctionRef<void()> look, absl::FunctionRef<void()> late) {
+  const UniqueFd child = StartLook(look);
+  if (!child) return;
+  if (!EndsWithin(child.get(), bound)) late();
+  (void)WaitAndReap(child.get());
 }
 
 bool IsAtHand(const std::string& path) {

@@ -13,6 +13,10 @@ namespace dtrain::os {
 // is lost. For processes with one thread only, as it forks.
 bool ReturnsWithin(Duration bound, absl::FunctionRef<void()> look);
 
+// The same without giving up: returns once `look` has come back. Calls `late` if that takes longer
+// than `bound`. Meanwhile a signal ends this process, which it might not if we looked ourselves.
+void AwaitReturn(Duration bound, absl::FunctionRef<void()> look, absl::FunctionRef<void()> late);
+
 // Whether the kernel has what lies at `path` at hand, and on a disk: then who looks there waits for
 // no server. Does not wait itself. False also where there is nothing, and of what it cannot tell.
 bool IsAtHand(const std::string& path);

@@ -111,7 +111,8 @@ absl::StatusOr<int64_t> ChooseMachines(const AccelerateJob& job, LineBuilder& li
   const AccelerateValues& values = job.values;
   const absl::StatusOr<int64_t> machines = NumberOf(values, "num_machines", 1, 1, hosts::kMaxHosts);
   if (!machines.ok()) return machines;
-  const absl::StatusOr<int64_t> rank = NumberOf(values, "machine_rank", 0, 0, hosts::kMaxHosts);
+  // -1: scripts for DeepSpeed's own launchers have no rank to give.
+  const absl::StatusOr<int64_t> rank = NumberOf(values, "machine_rank", 0, -1, hosts::kMaxHosts);
   if (!rank.ok()) return rank;
   if (*rank > 0) {
     return absl::InvalidArgumentError(absl::StrCat(

@@ -8,6 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "common/base/text.h"
 #include "launcher/faces/face.h"
 
@@ -63,9 +64,11 @@ absl::Status ChooseHosts(LineBuilder& line, const cli::Surroundings& surrounding
     return absl::InvalidArgumentError(absl::StrCat("--hostfile: there is no file ", Escape(file),
                                                    "; without --hostfile all ranks run here"));
   }
-  if (exists) {
+  // --hosts on this very line counts more than a file that nobody has named.
+  const bool listed = line.HasOurs("hosts");
+  if (exists && (line.Has("hostfile") || !listed)) {
     line.Flag("--hostfile", file);
-  } else if (!line.HasOurs("hosts") && !line.HasOurs("agent")) {
+  } else if (!listed && !line.HasOurs("agent")) {
     out.this_machine = true;
   }
   const bool chosen = line.Has("include") || line.Has("exclude");
@@ -123,6 +126,18 @@ absl::Status ReadVariables(LineBuilder& line, const cli::Surroundings& surroundi
   return absl::OkStatus();
 }
 
+// DeepSpeed sets OMP_NUM_THREADS to the cores that it binds a rank to.
+void NoteThreads(const cli::Surroundings& surroundings, LineBuilder& line) {
+  const std::vector<std::string>& flags = line.line().flags;
+  const bool has_threads =
+      IsSet(surroundings, "OMP_NUM_THREADS") ||
+      std::any_of(flags.begin(), flags.end(), [](const std::string& each) {
+        return absl::StartsWith(absl::StripPrefix(each, "--export="), "OMP_NUM_THREADS=");
+      });
+  if (has_threads || !line.Has("bind-cores-to-rank")) return;
+  line.Note("each rank has one thread; --export OMP_NUM_THREADS=N gives it more");
+}
+
 absl::StatusOr<Translation> TranslateDeepspeed(const std::vector<std::string>& args,
                                                const cli::Surroundings& surroundings) {
   absl::StatusOr<FaceWords> words = SplitFace(DeepspeedFlags(), kDeepspeed.spelling, args);
@@ -139,6 +154,7 @@ absl::StatusOr<Translation> TranslateDeepspeed(const std::vector<std::string>& a
   }
   if (status.ok()) status = ReadVariables(line, surroundings);
   if (!status.ok()) return status;
+  NoteThreads(surroundings, line);
   std::vector<std::string> script = line.line().command;
   if (!script.empty() && !line.Has("no-local-rank")) {
     script.insert(script.begin() + 1, "--local_rank=${local_rank}");

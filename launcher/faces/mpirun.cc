@@ -3,17 +3,19 @@
 // mean nothing else there.
 #include <algorithm>
 #include <chrono>
-#include <optional>
+#include <cstddef>
+#include <cstdint>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "common/base/text.h"
+#include "launcher/cli/flag_table.h"
 #include "launcher/faces/face.h"
 
 namespace dtrain::faces {
@@ -21,7 +23,9 @@ namespace {
 
 using Becomes = FaceFlag::Becomes;
 
-constexpr absl::string_view kCores = "dtrain shares out cores by --bind";
+constexpr absl::string_view kCores = "dtrain shares out the cores; see --bind, --cores-per-rank";
+constexpr absl::string_view kNoLocal = "name only the other hosts, or add --exclude THIS-HOST";
+constexpr absl::string_view kPrrte = "dtrain takes the place of PRRTE and of the PMIx server";
 constexpr absl::string_view kDebuggers = "dtrain starts no debugger";
 constexpr absl::string_view kFiles =
     "dtrain copies no program; the nodes must have it, at the same path";
@@ -30,7 +34,7 @@ std::vector<FaceFlag> PlaceFlags() {
   return {
       {"--np,-n,-c,-np", "N", Becomes::kFlag, "--np"},
       {"--host,-H,--hosts", "LIST", Becomes::kFlag, "--hosts"},
-      {"--hostfile,--machinefile,-f", "FILE", Becomes::kFlag, "--hostfile"},
+      {"--hostfile,--machinefile,-f,--default-hostfile", "FILE", Becomes::kFlag, "--hostfile"},
       {"--npernode,-N", "N", Becomes::kFlag, "--ppn"},
       {"--ppn,--perhost", "N", Becomes::kFlag, "--ppn",
        "ranks that are left begin again with the first host"},
@@ -38,17 +42,22 @@ std::vector<FaceFlag> PlaceFlags() {
       {"--bynode,--rr", "", Becomes::kFlag, "--map-by node"},
       {"--byslot", "", Becomes::kFlag, "--map-by slot"},
       {"--map-by", "HOW", Becomes::kOwn, "",
-       "node, ppr:N:node; slot and all that count cores: host after host"},
+       "node, ppr:N:node, rankfile:FILE=F; slot and all that count cores: host after host"},
       {"--rank-by", "HOW", Becomes::kIgnored, "ranks are numbered as they are mapped"},
       {"--bind-to", "WHAT", Becomes::kOwn, "", "dtrain launch --bind: none, core or numa"},
       {"--rankfile,-rf", "FILE", Becomes::kFlag, "--rankfile"},
       {"--oversubscribe", "", Becomes::kFlag, "--oversubscribe"},
       {"--nooversubscribe", "", Becomes::kIgnored, ""},
-      {"--cpus-per-proc,--cpus-per-rank,--cpu-set,--cpu-list,--slot-list", "LIST",
-       Becomes::kIgnored, kCores},
+      {"--npersocket", "N", Becomes::kRejected,
+       "give --npernode the number of ranks on the whole node"},
+      {"--nolocal", "", Becomes::kRejected, kNoLocal},
+      {"--cpus-per-proc,--cpus-per-rank", "N", Becomes::kOwn, "",
+       "sets OMP_NUM_THREADS, unless it is set"},
+      {"--cpu-set,--cpu-list,--slot-list", "LIST", Becomes::kIgnored, kCores},
       {"--use-hwthread-cpus", "", Becomes::kIgnored, ""},
       {"--report-bindings,--display-map,--display-allocation,--display-devel-map", "",
        Becomes::kFlag, "--verbose"},
+      {"--display", "WHAT", Becomes::kOwn, "", "dtrain launch --verbose"},
       {"--do-not-launch", "", Becomes::kFlag, "--dry-run"},
   };
 }
@@ -62,15 +71,16 @@ std::vector<FaceFlag> EnvironmentFlags() {
       {"--envall,--genvall", "", Becomes::kIgnored, ""},
       {"--envnone,--genvnone", "", Becomes::kFlag, "--env none"},
       {"--mca,--omca,--gmca", "KEY VALUE", Becomes::kOwn, "",
-       "OMPI_MCA_KEY for all programs; plm_rsh_args, ..._if_include and ..._sigkill_timeout also "
-       "for dtrain"},
-      {"--prtemca,--pmixmca", "KEY VALUE", Becomes::kIgnored,
-       "dtrain takes the place of PRRTE and of the PMIx server"},
+       "OMPI_MCA_KEY for all programs; plm_rsh_args, plm_rsh_agent, ..._if_include and "
+       "..._sigkill_timeout also for dtrain"},
+      {"--prtemca,--pmixmca", "KEY VALUE", Becomes::kOwn, "",
+       "plm_ssh_args, plm_ssh_agent and ..._sigkill_timeout for dtrain; others are ignored"},
       {"--wdir,-wd,--wd", "DIR", Becomes::kFlag, "--wdir"},
       {"--path", "PATHS", Becomes::kIgnored, "programs are looked up in PATH"},
       {"--iface", "NAME", Becomes::kFlag, "--net"},
       {"--launcher,--bootstrap", "NAME", Becomes::kIgnored,
        "hosts are reached by ssh, or by --rsh"},
+      {"--launcher-exec,--bootstrap-exec", "COMMAND", Becomes::kFlag, "--rsh"},
   };
 }
 
@@ -92,7 +102,7 @@ std::vector<FaceFlag> OutputFlags() {
 std::vector<FaceFlag> OtherFlags() {
   return {
       {"--allow-run-as-root,--leave-session-attached,--noprefix,--get-stack-traces,"
-       "--report-state-on-timeout,--print-all-exitcodes,--mpi",
+       "--report-state-on-timeout,--print-all-exitcodes,--mpi,--debug-daemons,--debug-devel,-d",
        "", Becomes::kIgnored, ""},
       {"--prefix,--personality,--am,--tune", "VALUE", Becomes::kIgnored, ""},
       {"--preload-binary", "", Becomes::kRejected, kFiles},
@@ -120,33 +130,72 @@ const std::vector<FaceFlag>& MpirunFlags() {
   return *flags;
 }
 
-absl::Status MapBy(LineBuilder& line) {
-  const std::string text = absl::AsciiStrToLower(line.Value("map-by"));
+// The cores of a rank, on which a program of OpenMP would have as many threads.
+absl::Status TakeCores(absl::string_view flag, absl::string_view number,
+                       const cli::Surroundings& surroundings, LineBuilder& line) {
+  uint32_t cores = 0;
+  if (!absl::SimpleAtoi(number, &cores) || cores == 0) {
+    return BadValue(flag, number, "a number of cores");
+  }
+  const bool is_set = IsSet(surroundings, "OMP_NUM_THREADS");
+  if (!is_set) line.Export("OMP_NUM_THREADS", absl::StrCat(cores));
+  const absl::string_view effect = is_set ? " ignored: " : " sets OMP_NUM_THREADS only: ";
+  line.Note(absl::StrCat(flag, " ", cores, effect, kCores));
+  return absl::OkStatus();
+}
+
+// "PE=4" behind a ':' of --map-by.
+absl::Status TakeModifier(absl::string_view modifier, const cli::Surroundings& surroundings,
+                          LineBuilder& line) {
+  const std::pair<absl::string_view, absl::string_view> parts =
+      absl::StrSplit(modifier, absl::MaxSplits('=', 1));
+  const std::string name = absl::AsciiStrToLower(parts.first);
+  if (name == "oversubscribe") {
+    line.Switch("--oversubscribe");
+  } else if (name == "pe") {
+    return TakeCores("--map-by PE", parts.second, surroundings, line);
+  } else if (name == "pe-list") {
+    line.Note(absl::StrCat("--map-by PE-LIST ignored: ", kCores));
+  } else if (name == "nolocal") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--map-by NOLOCAL is not supported: ", kNoLocal));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status MapBy(const cli::Surroundings& surroundings, LineBuilder& line) {
+  const std::string text = line.Value("map-by");
   if (text.empty()) return absl::OkStatus();
-  std::vector<std::string> parts = absl::StrSplit(text, ':');
+  const std::vector<std::string> parts = absl::StrSplit(text, ':');
+  const std::string how = absl::AsciiStrToLower(parts[0]);
   size_t modifiers = 1;
-  if (parts[0] == "ppr") {
-    if (parts.size() < 3 || parts[2] != "node") {
+  if (how == "ppr") {
+    if (parts.size() < 3 || absl::AsciiStrToLower(parts[2]) != "node") {
       return absl::InvalidArgumentError(absl::StrCat(
           "--map-by ", Escape(text, 60), " is not supported: ppr:N:node is the only count"));
     }
     modifiers = 3;
     line.Flag("--map-by", absl::StrCat("ppr:", parts[1], ":node"));
-  } else if (parts[0] == "node") {
+  } else if (how == "node") {
     line.Flag("--map-by", "node");
-  } else if (parts[0] != "slot" && !parts[0].empty()) {
-    line.Note(absl::StrCat("--map-by ", Escape(parts[0], 60),
+  } else if (how != "slot" && how != "rankfile" && !how.empty()) {
+    line.Note(absl::StrCat("--map-by ", Escape(how, 60),
                            ": ranks fill one host after another; cores go by --bind"));
   }
+  bool has_rankfile = line.Has("rankfile");
   for (size_t i = modifiers; i < parts.size(); ++i) {
     for (const absl::string_view modifier : absl::StrSplit(parts[i], ',')) {
-      if (modifier == "oversubscribe") line.Switch("--oversubscribe");
-      if (absl::StartsWith(modifier, "pe=")) {
-        line.Note(absl::StrCat("--map-by ", modifier, " ignored: ", kCores));
+      constexpr absl::string_view kFile = "file=";
+      if (how == "rankfile" && absl::StartsWithIgnoreCase(modifier, kFile)) {
+        line.Flag("--rankfile", modifier.substr(kFile.size()));
+        has_rankfile = true;
+      } else if (absl::Status status = TakeModifier(modifier, surroundings, line); !status.ok()) {
+        return status;
       }
     }
   }
-  return absl::OkStatus();
+  if (how != "rankfile" || has_rankfile) return absl::OkStatus();
+  return absl::InvalidArgumentError("--map-by rankfile: name the file with --rankfile FILE");
 }
 
 absl::Status BindTo(LineBuilder& line) {
@@ -167,23 +216,52 @@ absl::Status BindTo(LineBuilder& line) {
   return absl::OkStatus();
 }
 
-// What the parameter means for us, besides.
-absl::Status TakeParameter(const std::string& key, const std::string& value, LineBuilder& line) {
-  if (key == "plm_rsh_args") {
-    std::vector<absl::string_view> words = absl::StrSplit(value, ' ', absl::SkipEmpty());
-    if (words.size() != 2 || words[0] != "-p") {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--mca plm_rsh_args \"", Escape(value, 60),
-                       "\": only \"-p PORT\" is understood; put the rest into ~/.ssh/config"));
-    }
-    line.Flag("--ssh-port", words[1]);
-  } else if (key == "plm_rsh_agent" && value != "ssh") {
-    line.Flag("--rsh", value);
-  } else if (key == "btl_tcp_if_include" && !absl::StrContains(value, ',')) {
-    line.Flag("--net", value);
+// The program by which Open MPI reaches hosts, and options for it.
+struct Remote {
+  std::string agent, args;
+};
+
+// False: the parameter means nothing to dtrain.
+bool TakeParameter(const Mention& mention, Remote& remote, LineBuilder& line) {
+  const std::string& key = mention.values[0];
+  const std::string& value = mention.values[1];
+  if (key == "plm_rsh_args" || key == "plm_ssh_args") {
+    remote.args = value;
+  } else if (key == "plm_rsh_agent" || key == "plm_ssh_agent") {
+    remote.agent = value;
+  } else if (key == "btl_tcp_if_include") {
+    if (!absl::StrContains(value, ',')) line.Flag("--net", value);
   } else if (key == "odls_base_sigkill_timeout") {
     line.Flag("--grace", value);
+  } else {
+    return false;
   }
+  return true;
+}
+
+// Open MPI splits the options at blanks and knows no quotes.
+absl::Status ReachHosts(const Remote& remote, LineBuilder& line) {
+  // `ssh : rsh` are alternatives.
+  const std::string agent(
+      absl::StripAsciiWhitespace(remote.agent.substr(0, remote.agent.find(':'))));
+  const bool ssh = agent.empty() || agent == "ssh";
+  const std::vector<std::string> words = absl::StrSplit(remote.args, ' ', absl::SkipEmpty());
+  if (words.empty()) {
+    if (!ssh) line.Flag("--rsh", agent);
+    return absl::OkStatus();
+  }
+  if (ssh && words.size() == 2 && words[0] == "-p") {
+    line.Flag("--ssh-port", words[1]);
+    return absl::OkStatus();
+  }
+  if (absl::StrContains(remote.args, '{')) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("plm_rsh_args \"", Escape(remote.args, 60),
+                     "\": braces are not supported; put the options into ~/.ssh/config"));
+  }
+  std::string command = ssh ? "ssh -o BatchMode=yes" : agent;
+  for (const std::string& word : words) absl::StrAppend(&command, " ", ShellWord(word));
+  line.Flag("--rsh", absl::StrCat(command, " {host}"));
   return absl::OkStatus();
 }
 
@@ -206,12 +284,17 @@ absl::Status Environment(LineBuilder& line, const cli::Surroundings& surrounding
   for (const Mention* each : line.All("genv")) {
     shared.push_back(absl::StrCat(each->values[0], "=", each->values[1]));
   }
+  Remote remote;
   for (const Mention* each : line.All("mca")) {
     shared.push_back(absl::StrCat("OMPI_MCA_", each->values[0], "=", each->values[1]));
-    absl::Status status = TakeParameter(each->values[0], each->values[1], line);
-    if (!status.ok()) return status;
+    TakeParameter(*each, remote, line);
   }
-  return absl::OkStatus();
+  for (const Mention* each : line.All("prtemca")) {
+    if (TakeParameter(*each, remote, line)) continue;
+    line.Note(absl::StrCat(Escape(each->spelled, 80), " ", Escape(each->values[0], 60),
+                           " ignored: ", kPrrte));
+  }
+  return ReachHosts(remote, line);
 }
 
 void OutputFolder(absl::string_view dir, LineBuilder& line) {
@@ -249,20 +332,66 @@ void Output(LineBuilder& line, bool& tags) {
   }
 }
 
+// Open MPI adds up the hosts of all --host.
+void JoinHosts(std::vector<Mention>& mentions) {
+  const auto is_hosts = [](const Mention& each) {
+    return each.flag != nullptr && NameOf(*each.flag) == "host";
+  };
+  const auto first = std::find_if(mentions.begin(), mentions.end(), is_hosts);
+  if (first == mentions.end()) return;
+  for (auto it = first + 1; it != mentions.end(); ++it) {
+    if (is_hosts(*it)) absl::StrAppend(&first->values[0], ",", it->values[0]);
+  }
+  mentions.erase(std::remove_if(first + 1, mentions.end(), is_hosts), mentions.end());
+}
+
+// Flags that are about one program's ranks, to mpirun or to dtrain launch; the others are the whole
+// job's.
+bool IsOfEach(absl::string_view name) {
+  return name == "np" || name == "ppn" || name == "map-by" || name == "export" || name == "wdir" ||
+         name == "gpus-per-rank" || name == "hosts" || name == "module" ||
+         absl::StartsWith(name, "container");
+}
+
+// mpirun lets a later program repeat what the first says of the whole job.
+void DropRepeated(const std::vector<std::string>& first, std::vector<std::string>& flags) {
+  const std::vector<cli::Flag>& ours = cli::LaunchFlags();
+  std::vector<std::string> kept;
+  for (auto it = flags.begin(); it != flags.end();) {
+    const size_t equals = it->find('=');
+    const absl::string_view name = absl::string_view(*it).substr(0, equals);
+    const int index = cli::FindLong(ours, absl::StripPrefix(name, "--"));
+    if (index < 0) return;  // left to dtrain launch
+    const cli::Flag& flag = ours[static_cast<size_t>(index)];
+    const bool has_word = !flag.value.empty() && equals == std::string::npos;
+    const auto end = has_word && it + 1 != flags.end() ? it + 2 : it + 1;
+    const bool repeated = !IsOfEach(cli::FlagName(flag)) &&
+                          std::search(first.begin(), first.end(), it, end) != first.end();
+    if (!repeated) kept.insert(kept.end(), it, end);
+    it = end;
+  }
+  flags = std::move(kept);
+}
+
 absl::StatusOr<Line> TranslateProgram(const std::vector<std::string>& args, bool first,
                                       const cli::Surroundings& surroundings,
                                       std::vector<std::string>& shared, Translation& out) {
   absl::StatusOr<FaceWords> words = SplitFace(MpirunFlags(), {.one_dash = true}, args);
   if (!words.ok()) return words.status();
+  JoinHosts(words->mentions);
   LineBuilder line(out);
   absl::Status status = line.Take(*words);
-  if (status.ok()) status = MapBy(line);
+  if (status.ok()) status = MapBy(surroundings, line);
+  if (status.ok() && line.Has("cpus-per-proc")) {
+    status = TakeCores("--cpus-per-proc", line.Value("cpus-per-proc"), surroundings, line);
+  }
   if (status.ok()) status = BindTo(line);
   if (status.ok()) status = Environment(line, surroundings, shared);
   if (!status.ok()) return status;
   out.ppn_wraps = out.ppn_wraps || line.Has("ppn");  // Hydra's
   if (line.line().command.empty()) return absl::InvalidArgumentError("no program to run");
   if (const std::string dir = line.Value("output-filename"); !dir.empty()) OutputFolder(dir, line);
+  if (line.Has("display")) line.Switch("--verbose");
   bool tags = line.Has("tag-output");
   Output(line, tags);
   // mpirun's output has no tags.
@@ -277,13 +406,18 @@ absl::StatusOr<Translation> TranslateMpirun(const std::vector<std::string>& args
   std::vector<std::string> shared;
   for (auto begin = args.begin();;) {
     const auto end = std::find(begin, args.end(), ":");
-    absl::StatusOr<Line> line =
-        TranslateProgram({begin, end}, out.programs.empty(), surroundings, shared, out);
-    if (!line.ok()) return line.status();
-    out.programs.push_back(*std::move(line));
+    // mpirun skips what is empty: scripts put a ':' behind each program.
+    if (begin != end) {
+      absl::StatusOr<Line> line =
+          TranslateProgram({begin, end}, out.programs.empty(), surroundings, shared, out);
+      if (!line.ok()) return line.status();
+      if (!out.programs.empty()) DropRepeated(out.programs.front().flags, line->flags);
+      out.programs.push_back(*std::move(line));
+    }
     if (end == args.end()) break;
     begin = end + 1;
   }
+  if (out.programs.empty()) return absl::InvalidArgumentError("no program to run");
   for (Line& line : out.programs) {
     for (const std::string& variable : shared) {
       line.flags.emplace_back("--export");

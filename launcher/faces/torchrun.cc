@@ -34,6 +34,7 @@ const std::vector<FaceFlag>& TorchrunFlags() {
       {"--module,-m", "", Becomes::kOwn, "", "the script is a module: python3 -u -m MODULE"},
       {"--no-python", "", Becomes::kOwn, "", "the script is a program: run as it is"},
       {"--run-path", "", Becomes::kOwn, "", "run as a script"},
+      {"--use-env", "", Becomes::kIgnored, ""},  // of torch.distributed.launch
       {"--role", "NAME", Becomes::kVariable, "ROLE_NAME"},
       {"--rdzv-id", "ID", Becomes::kVariable, "TORCHELASTIC_RUN_ID"},
       {"--rdzv-backend", "NAME", Becomes::kIgnored, kRendezvous},
@@ -125,9 +126,11 @@ absl::Status CheckPlace(LineBuilder& line, Translation& out) {
   const std::string node_rank = line.Value("node-rank", "0");
   if (!absl::SimpleAtoi(node_rank, &rank)) return BadValue("--node-rank", node_rank, "a number");
   if (rank > 0) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--node-rank ", rank, ": dtrain starts all nodes of a job from one command; run this line ",
-        "once, without --node-rank, and with --hostfile or --hosts"));
+    const std::string& said = line.Find("node-rank")->spelled;  // or PET_NODE_RANK
+    return absl::InvalidArgumentError(
+        absl::StrCat(said, " ", rank,
+                     ": dtrain starts all nodes of a job from one command; run this line once, ",
+                     "without ", said, ", and with --hostfile or --hosts"));
   }
   return absl::OkStatus();
 }

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
@@ -56,11 +57,10 @@ absl::StatusOr<Json> Ask(const LiveJob& job, const std::string& path) {
                    told ? ": " + Escape(json["error"].get<std::string>()) : std::string()));
 }
 
-// The launcher of the job that was named, or of the only one.
-absl::StatusOr<LiveJob> FindLauncher(const std::string& name) {
-  const absl::StatusOr<FoundJob> job = FindJob(name);
-  if (!job.ok()) return job.status();
-  if (job->live) return *job->live;
+// The job that was named, or the only one; its launcher listens.
+absl::StatusOr<FoundJob> FindWithLauncher(const std::string& name) {
+  absl::StatusOr<FoundJob> job = FindJob(name, /*launcher_suffices=*/true);
+  if (!job.ok() || job->live) return job;
   if (job->detached->HasSummary()) {
     return absl::UnavailableError(
         absl::StrCat(job->id, " has ended; dtrain show ", job->id, " says how"));
@@ -186,7 +186,7 @@ absl::Status ShowFolder(const detached::JobFolder& job, bool json) {
 }
 
 absl::Status Show(const CommandOptions& options) {
-  absl::StatusOr<FoundJob> job = FindJob(options.job);
+  absl::StatusOr<FoundJob> job = FindJob(options.job, /*launcher_suffices=*/true);
   if (absl::IsNotFound(job.status()))
     return ElseByAgents(options, &AgentCommands::Show, job.status());
   if (!job.ok()) return job.status();
@@ -220,18 +220,18 @@ absl::StatusOr<std::optional<LiveJob>> NextLauncher(const FoundJob& job) {
 
 // Until the job ends, or Ctrl-C.
 absl::Status Top(const CommandOptions& options) {
-  absl::StatusOr<LiveJob> job = FindLauncher(options.job);
-  if (absl::IsNotFound(job.status()))
-    return ElseByAgents(options, &AgentCommands::Watch, job.status());
-  if (!job.ok()) return job.status();
-  const absl::StatusOr<FoundJob> found = FindJob(job->id);
+  const absl::StatusOr<FoundJob> found = FindWithLauncher(options.job);
+  if (absl::IsNotFound(found.status()))
+    return ElseByAgents(options, &AgentCommands::Watch, found.status());
+  if (!found.ok()) return found.status();
+  LiveJob job = *found->live;
   for (;;) {
-    absl::StatusOr<Json> all = Everything(*job);
+    absl::StatusOr<Json> all = Everything(job);
     if (absl::IsDeadlineExceeded(all.status())) {
-      std::fprintf(stderr, "dtrain: %s does not answer\n", job->id.c_str());
+      std::fprintf(stderr, "dtrain: %s does not answer\n", job.id.c_str());
       continue;
     }
-    if (!all.ok() && found.ok() && found->detached) {
+    if (!all.ok() && found->detached) {
       auto next = NextLauncher(*found);
       if (!next.ok()) return next.status();
       if (*next) {
@@ -240,10 +240,10 @@ absl::Status Top(const CommandOptions& options) {
       }
     }
     if (!all.ok()) {
-      std::fprintf(stderr, "dtrain: %s has ended\n", job->id.c_str());
+      std::fprintf(stderr, "dtrain: %s has ended\n", job.id.c_str());
       return absl::OkStatus();
     }
-    if (found.ok()) AddFolder(*found, *all);
+    AddFolder(*found, *all);
     PrintPageAnew(JobPage(*all));
     poll(nullptr, 0, kRefreshMs);
   }
@@ -312,9 +312,12 @@ absl::Status Stop(const CommandOptions& options) {
     return ElseByAgents(options, &AgentCommands::Stop, job.status());
   if (!job.ok()) return job.status();
   if (job->detached) return StopDetached(*job->detached, options);
+  const std::string place = std::filesystem::path(job->live->socket).parent_path();
   const absl::Status stopped = StopLauncher(job->id, job->live->launcher, SIGTERM, [&] {
-    const absl::StatusOr<FoundJob> again = FindJob(job->id);
-    return again.ok() && again->live && again->live->launcher == job->live->launcher;
+    const std::vector<LiveJob> again = FindJobs(place);
+    return std::any_of(again.begin(), again.end(), [&](const LiveJob& each) {
+      return each.id == job->id && each.launcher == job->live->launcher;
+    });
   });
   if (stopped.ok()) PrintEnded(job->id, options.json);
   return stopped;
@@ -338,7 +341,7 @@ absl::Status ShowNodeInBrowser(const CommandOptions& options) {
 
 absl::Status ShowInBrowser(const CommandOptions& options) {
   if (options.node) return ShowNodeInBrowser(options);
-  absl::StatusOr<FoundJob> job = FindJob(options.job);
+  absl::StatusOr<FoundJob> job = FindJob(options.job, /*launcher_suffices=*/true);
   if (!job.ok()) return job.status();
   if (job->live) return ServePage(*job->live, options.listen, options.open);
   const auto ended = EndedJob::Read(*job->detached);

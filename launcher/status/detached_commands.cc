@@ -186,8 +186,8 @@ absl::Status DetachLive(const LiveJob& job, bool json) {
         job.id, ": ", error.is_string() ? Escape(error.get<std::string>(), 1000) : "no reason"));
   }
   // Who had it says on its terminal what becomes of it, too.
+  const auto jobs = story::OpenJobs();
   const auto has_it = [&] {
-    const auto jobs = story::OpenJobs();
     const auto folder = jobs.ok() ? jobs->Find(job.id) : jobs.status();
     if (!folder.ok()) return false;
     const detached::Standing standing = folder->LastStanding();

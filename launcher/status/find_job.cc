@@ -1,16 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launcher/status/find_job.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <set>
 #include <system_error>
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
 #include "common/base/text.h"
+#include "common/os/fd.h"
 #include "launcher/detached/job_names.h"
 #include "launcher/story/find.h"
 
@@ -21,6 +27,21 @@ const LiveJob* FindLive(const std::vector<LiveJob>& live, const std::string& id)
   const auto at =
       std::find_if(live.begin(), live.end(), [&](const LiveJob& job) { return job.id == id; });
   return at == live.end() ? nullptr : &*at;
+}
+
+// False: it is not. The launcher of a detached job was started as `dtrain resume JOB`.
+bool MayBeDetached(const LiveJob& job) {
+  const auto words = os::ReadSmallFile(absl::StrCat("/proc/", job.launcher, "/cmdline"));
+  return !words.ok() || absl::StrContains(*words, absl::string_view("\0resume\0", 8));
+}
+
+// Empty: look into the records, too.
+std::optional<FoundJob> FindWithoutRecords(const std::string& id, bool launcher_suffices) {
+  const std::vector<LiveJob> live = FindJobsOutsideHome();
+  const LiveJob* job = FindLive(live, id);
+  if (job == nullptr || (!launcher_suffices && MayBeDetached(*job))) return std::nullopt;
+  if (story::RecordsAnswer()) return std::nullopt;
+  return FoundJob{id, *job, std::nullopt};
 }
 
 // A launcher with a terminal stays where it was started.
@@ -88,12 +109,15 @@ absl::StatusOr<FoundJob> OnlyOne(const std::vector<v1::JobEntry>& known,
 }  // namespace
 
 absl::StatusOr<std::vector<LiveJob>> LiveJobs() {
+  const char* home = getenv("HOME");
+  if (home != nullptr && geteuid() != 0) story::AwaitAnswer(home);
   absl::StatusOr<std::string> directory = RuntimeDirectory();
   if (!directory.ok()) return directory.status();
   return FindAllJobs();
 }
 
-absl::StatusOr<FoundJob> FindJob(const std::string& text) {
+absl::StatusOr<FoundJob> FindJob(const std::string& text, bool launcher_suffices) {
+  if (auto found = FindWithoutRecords(text, launcher_suffices)) return *std::move(found);
   const absl::StatusOr<std::vector<LiveJob>> all_live = LiveJobs();
   const std::vector<LiveJob> live = ThatListen(all_live);
   const absl::StatusOr<detached::Jobs> jobs = story::OpenJobs();

@@ -21,12 +21,17 @@ struct FoundJob {
   std::optional<detached::JobFolder> detached;  // it was launched with --detach
 };
 
-// Those whose launcher listens. Fails where none of this user could listen now.
+// Those whose launcher listens. Fails where none of this user could listen now. Awaits an answer of
+// the home's file system where launchers may listen there (story::AwaitAnswer).
 absl::StatusOr<std::vector<LiveJob>> LiveJobs();
 
 // As detached::ChooseJob of all of them. Without a text the only running one. NOT_FOUND;
 // INVALID_ARGUMENT: several. What fails on the way is returned only if nothing is found.
-absl::StatusOr<FoundJob> FindJob(const std::string& text);
+//
+// Where the records do not answer (story::RecordsAnswer), a job that runs here with a terminal is
+// found by its whole id, as it has no records yet; with `launcher_suffices`, for a command that
+// needs only the launcher, a detached one too, without its folder. Otherwise awaits their answer.
+absl::StatusOr<FoundJob> FindJob(const std::string& text, bool launcher_suffices = false);
 // For a command that changes the job: without a text as story::OnlyOneFromHere.
 absl::StatusOr<FoundJob> FindJobToChange(const std::string& text, absl::string_view command);
 

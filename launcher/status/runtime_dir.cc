@@ -51,10 +51,7 @@ std::string Home() {
   return account != nullptr && IsUsable(account->pw_dir) ? account->pw_dir : "";
 }
 
-// Where launchers of this user may be found, best first. It depends on how they were started and on
-// who is logged in: logind makes /run/user/UID for the first login, and removes it after the last.
-// A home, which may be on a file server that is down, is looked at only where that is needed.
-std::vector<std::string> Places(bool all) {
+std::vector<std::string> PlacesOutsideHome() {
   std::vector<std::string> parents = {FromEnvironment("XDG_RUNTIME_DIR"),
                                       absl::StrCat("/run/user/", geteuid())};
   if (geteuid() == 0) parents.emplace_back("/run");
@@ -64,6 +61,14 @@ std::vector<std::string> Places(bool all) {
     const bool known = std::find(places.begin(), places.end(), place) != places.end();
     if (IsUsable(parent) && !known) places.push_back(place);
   }
+  return places;
+}
+
+// Where launchers of this user may be found, best first. It depends on how they were started and on
+// who is logged in: logind makes /run/user/UID for the first login, and removes it after the last.
+// A home, which may be on a file server that is down, is looked at only where that is needed.
+std::vector<std::string> Places(bool all) {
+  std::vector<std::string> places = PlacesOutsideHome();
   if (!places.empty() && (!all || geteuid() == 0)) return places;
   if (const std::string home = Home(); !home.empty()) {
     char host[256] = "";
@@ -140,13 +145,21 @@ std::vector<LiveJob> FindJobs(const std::string& directory) {
   return jobs;
 }
 
-std::vector<LiveJob> FindAllJobs() {
+namespace {
+
+std::vector<LiveJob> FindJobsIn(const std::vector<std::string>& places) {
   std::vector<LiveJob> jobs;
-  for (const std::string& place : Places(/*all=*/true)) {
+  for (const std::string& place : places) {
     if (!CheckPrivate(place).ok()) continue;
     for (LiveJob& job : FindJobs(place)) jobs.push_back(std::move(job));
   }
   return jobs;
 }
+
+}  // namespace
+
+std::vector<LiveJob> FindAllJobs() { return FindJobsIn(Places(/*all=*/true)); }
+
+std::vector<LiveJob> FindJobsOutsideHome() { return FindJobsIn(PlacesOutsideHome()); }
 
 }  // namespace dtrain::status

@@ -34,5 +34,7 @@ std::vector<LiveJob> FindJobs(const std::string& directory);
 // In all of the places above: a launcher may have been started with other variables than we were,
 // as by cron.
 std::vector<LiveJob> FindAllJobs();
+// The same without the last place: asks no file server.
+std::vector<LiveJob> FindJobsOutsideHome();
 
 }  // namespace dtrain::status

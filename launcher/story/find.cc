@@ -2,6 +2,9 @@
 #include "launcher/story/find.h"
 
 #include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <string>
 #include <system_error>
@@ -13,6 +16,7 @@
 #include "absl/time/time.h"
 #include "common/base/exit_code.h"
 #include "common/base/text.h"
+#include "common/os/bounded_look.h"
 #include "common/os/fd.h"
 
 namespace dtrain::story {
@@ -20,9 +24,49 @@ namespace {
 
 constexpr size_t kMostNamed = 5;
 
+// A user waits no longer without a word.
+constexpr std::chrono::seconds kPatience{3};
+
+// Where Jobs::UsualPlace will look first, by the variables alone: it asks file systems itself.
+std::string NamedPlace() {
+  const char* state = getenv("XDG_STATE_HOME");
+  if (state != nullptr && state[0] == '/') return absl::StrCat(state, "/dtrain/jobs");
+  const char* home = getenv("HOME");
+  return absl::StrCat(home == nullptr ? "" : home, "/.local/state/dtrain/jobs");
+}
+
+// Waits also for another process that makes something in the folder, and stalls.
+void LookInto(const std::string& folder) {
+  std::error_code ignored;
+  const std::filesystem::directory_iterator first(folder, ignored);
+}
+
+void SayLate(const std::string& folder, absl::string_view next) {
+  const std::string text = absl::StrCat(
+      "dtrain: cannot read ", Escape(folder), ": its file system has not answered for ",
+      kPatience.count(), " s (is its file server down?); ", next, "\n");
+  (void)std::fputs(text.c_str(), stderr);
+}
+
 }  // namespace
 
+void AwaitAnswer(const std::string& folder) {
+  if (os::IsAtHand(folder)) return;
+  os::AwaitReturn(
+      kPatience, [&folder] { LookInto(folder); },
+      [&folder] { SayLate(folder, "waiting for it; Ctrl-C leaves"); });
+}
+
+bool RecordsAnswer() {
+  const std::string place = NamedPlace();
+  if (os::IsAtHand(place)) return true;
+  if (os::ReturnsWithin(kPatience, [&place] { LookInto(place); })) return true;
+  SayLate(place, "continuing with what the job's launcher knows");
+  return false;
+}
+
 absl::StatusOr<detached::Jobs> OpenJobs() {
+  AwaitAnswer(NamedPlace());
   auto place = detached::Jobs::UsualPlace();
   if (!place.ok()) return place.status();
   detached::Jobs jobs(*std::move(place));

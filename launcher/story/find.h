@@ -13,9 +13,16 @@
 // What there is to know of detached jobs, running and ended, from their folders. Calls may block.
 namespace dtrain::story {
 
-// Those of this user. FAILED_PRECONDITION: others can change their folder, so nothing in it is
-// believed.
+// Returns once the file system of this folder has answered. Where that takes longer than 3 s it
+// prints so on stderr; Ctrl-C ends the process meanwhile. For processes with one thread only.
+void AwaitAnswer(const std::string& folder);
+
+// Those of this user; awaits an answer of the file system that has their records.
+// FAILED_PRECONDITION: others can change their folder, so nothing in it is believed.
 absl::StatusOr<detached::Jobs> OpenJobs();
+// For a command that can do without: whether that file system answers within 3 s. If not, prints on
+// stderr that the command continues.
+bool RecordsAnswer();
 
 // As detached::Jobs::Find; without a text the only job that has not ended.
 absl::StatusOr<detached::JobFolder> Find(const detached::Jobs& jobs, absl::string_view text);

@@ -27,8 +27,8 @@ struct Engine {
 // One for each group, with a thread of its own, so that a rank may use its groups in any order:
 // none waits for another. On devices there is one for all groups. Kernels of several communicators
 // would block each other there if they began in different order on different ranks, so they begin
-// in the program's order. Of() and OfHandle() may be called by any thread, the others as a Job's
-// functions.
+// in the program's order. Of(), OfHandle() and Add() may be called by any thread, the others as a
+// Job's functions.
 class Engines {
  public:
   Engines(Groups& groups, ProgressPage& page)

@@ -156,9 +156,8 @@ Error Executor::Break(const Operation& operation, Error error) {
   Error located = Locate(operation, std::move(error));
   std::string& text = located.message;
   if (located.code == DTRAIN_ERROR_TIMEOUT) {
-    text +=
-        "; another rank is stopped or late, or waits in another call "
-        "(DTRAIN_COLLECTIVE_TIMEOUT_SECONDS sets how long to wait)";
+    text += "; another rank is stopped or late, or waits in another call (" +
+            LimitText(*operation.group) + ")";
   }
   if (operation.group->FailsAlone(located)) {
     text += "; only this group has failed";
@@ -167,7 +166,8 @@ Error Executor::Break(const Operation& operation, Error error) {
   // A rank that has left will not come: it is of no interest how this collective would have begun.
   const bool has_left = located.code == DTRAIN_ERROR_MISMATCH && IsLeaving(text);
   for (const auto& [opening, who] :
-       {std::pair(Negotiator::Opening(), "asynchronous collectives and dtrain_join begin"),
+       {std::pair(Negotiator::Opening(),
+                  "asynchronous collectives, dtrain_group_create and dtrain_join begin"),
         std::pair(Negotiator::CallOpening(), "blocking collectives on GPUs begin"),
         std::pair(Negotiator::RegistrationOpening(), "dtrain_register begins")}) {
     const std::string described = Describe(opening);
@@ -257,6 +257,7 @@ void Executor::RunBatches(const std::vector<Operation*>& agreed, bool direct, si
     }
     // The others wait for this rank, whatever has failed here.
     if (error && !was_broken) error = Break(first, std::move(*error));
+    if (!error && first.then) first.then();
     for (Operation* operation : operations) done(*operation, error);
     spent = {};
     waited_ns = 0;

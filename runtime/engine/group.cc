@@ -123,6 +123,17 @@ std::string MembersText(const Group& group) {
   return text + (group.members.size() > kMostNamed ? ", ..." : "");
 }
 
+std::string LimitText(const Group& group) {
+  if (!group.has_own_timeout.load()) {
+    return "DTRAIN_COLLECTIVE_TIMEOUT_SECONDS sets how long to wait";
+  }
+  const int64_t ms = group.timeout.load().count();
+  const std::string limit =
+      ms % 1000 == 0 ? std::to_string(ms / 1000) + " s" : std::to_string(ms) + " ms";
+  return "the limit was the group's own timeout of " + limit +
+         ", set by dtrain_group_set_timeout or by timeout= of torch.distributed";
+}
+
 // Their ends wait for threads that may be in AbortAll: not under the lock. The order is the same on
 // all ranks, as NCCL waits for those of the same machine.
 void Groups::Clear() {

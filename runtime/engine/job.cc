@@ -230,19 +230,39 @@ Result<int> Job::AwaitAllJoined() {
   return executor_.Join(queue_.fusion_threshold());
 }
 
-Result<uint32_t> Job::CreateGroup(int color, int key) {
-  queue_.Drain();
-  const int32_t mine[2] = {std::max(color, -1), key};
-  std::vector<int32_t> table(2 * static_cast<size_t>(env_.size));
+// Nothing is drained first: what is pending here may find its partner only once another rank has
+// its group.
+Result<std::shared_ptr<Job::NewGroup>> Job::StartGroup(int color, int key) {
+  auto begun = std::make_shared<NewGroup>();
+  begun->mine[0] = std::max(color, -1);
+  begun->mine[1] = key;
+  begun->table.resize(2 * static_cast<size_t>(env_.size));
   Operation exchange;
   exchange.group = &groups_.world();
+  exchange.name = "dtrain_group_create";
   exchange.on_host = true;
   exchange.what.kind = Collective::Kind::kAllgather;
-  exchange.what.input = mine;
-  exchange.what.output = table.data();
+  exchange.what.input = begun->mine;
+  exchange.what.output = begun->table.data();
   exchange.what.count = 2;
   exchange.what.type = DTRAIN_INT32;
-  if (MaybeError error = executor_.Run(exchange)) return *error;
+  exchange.what.name = NameHash(exchange.name);
+  exchange.then = [this, begun] { begun->id = MakeGroup(begun->table); };
+  auto handle = Start(std::move(exchange));
+  if (!handle.ok()) return handle.error();
+  begun->handle = *handle;
+  return begun;
+}
+
+Result<uint32_t> Job::AwaitGroup(const NewGroup& begun) {
+  if (MaybeError error = Wait(begun.handle)) return *error;
+  return begun.id;
+}
+
+// All ranks of the job are in here, in the thread that runs the world's queue. So nothing else uses
+// the world's connections meanwhile, and on devices, where all groups share the queue, nothing is
+// launched beside NCCL's initialization.
+Result<uint32_t> Job::MakeGroup(const std::vector<int32_t>& table) {
   Split split = SplitByColor(table, env_.rank, next_group_);
   next_group_ += split.groups;
 
@@ -326,9 +346,12 @@ MaybeError Job::SetTimeout(uint32_t id, std::chrono::milliseconds timeout) {
   return std::nullopt;
 }
 
-MaybeError Job::Leave(bool to_return) {
+MaybeError Job::Leave(Leaving how) {
+  const bool to_return = how == Leaving::kToReturn;
   engines_.DrainAll();
-  const Deadline deadline = After(env_.init_timeout);
+  // Without one, the death of a rank still ends the wait: the launcher ends the others or closes
+  // their connections.
+  const Deadline deadline = how == Leaving::kAtExit ? Deadline::max() : After(env_.init_timeout);
   const bool with_launcher = env_.pmi_fd >= 0;
   const bool broken = executor_.broken().has_value();
   // What is in flight on a device may wait for a rank that does not come.
@@ -346,7 +369,7 @@ MaybeError Job::Leave(bool to_return) {
   StopListening();
   page_.SetJoined(false);
   if (with_launcher) {
-    if (!error) error = launcher_.pmi->Finalize(deadline);
+    if (!error) error = launcher_.pmi->Finalize(After(env_.init_timeout));
     if (error || !launcher_.pmi->can_rejoin()) {
       launcher_.pmi.reset();
       launcher_.closed = true;

@@ -28,7 +28,7 @@ struct Launcher {
 };
 
 // This process's membership of a job, from a finished bootstrap on. Used by one thread at a time,
-// but for Wait and Test; rank, size, topology and groups' ranks may be read by any.
+// but for Wait, Test and AwaitGroup; rank, size, topology and groups' ranks may be read by any.
 class Job {
  public:
   // Meets the other ranks and connects to them. `launcher` and `page` outlive the job.
@@ -54,8 +54,16 @@ class Job {
   // See dtrain_join.
   Result<int> AwaitAllJoined();
 
-  // The id of the new group, 0 for none.
-  Result<uint32_t> CreateGroup(int color, int key);
+  // A group in the making: an asynchronous all-gather over all ranks, behind which they connect.
+  struct NewGroup {
+    int32_t mine[2] = {};              // color and key
+    std::vector<int32_t> table;        // of all ranks
+    Result<uint32_t> id{uint32_t{0}};  // set when it is done; 0: this rank is in no group
+    dtrain_handle handle = 0;
+  };
+  // One at a time, until AwaitGroup has returned the id.
+  Result<std::shared_ptr<NewGroup>> StartGroup(int color, int key);
+  Result<uint32_t> AwaitGroup(const NewGroup& begun);
   MaybeError FreeGroup(uint32_t id);
   // See dtrain_group_set_timeout.
   MaybeError SetTimeout(uint32_t group, std::chrono::milliseconds timeout);
@@ -67,9 +75,13 @@ class Job {
   Result<bool> Register(void* memory, uint32_t group);
   MaybeError Deregister(const void* memory, uint32_t group);
 
-  // Waits for the other ranks, unless a collective has failed, and leaves. `to_return`: they all
-  // leave in order to join again, and are waited for in any case.
-  MaybeError Leave(bool to_return);
+  enum class Leaving {
+    kInTime,    // the others have as much time as for joining
+    kAtExit,    // the program has ended, and they may still work for hours
+    kToReturn,  // as kInTime; they all leave in order to join again, also after a failure
+  };
+  // Waits for the other ranks, unless a collective has failed, and leaves.
+  MaybeError Leave(Leaving how);
   bool broken() const { return executor_.broken().has_value(); }
 
  private:
@@ -89,6 +101,7 @@ class Job {
   MaybeError Connect(class Bootstrap& bootstrap, const Hello& mine, Deadline deadline);
   MaybeError AgreeOnBackend(const Hello& mine, Deadline deadline);
   MaybeError ConnectDevice(Group& group, Deadline deadline);
+  Result<uint32_t> MakeGroup(const std::vector<int32_t>& table);
   MaybeError ConnectGroup(Group& group, bool everyone, Deadline deadline);
   // By rank in the group.
   Result<std::vector<int64_t>> ShareSizes(Group& group, size_t bytes);

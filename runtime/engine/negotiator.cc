@@ -184,9 +184,7 @@ Result<Negotiator::Verdict> Negotiator::GiveUp(Group& group, const std::vector<O
   if (!text.ok()) return text.error();
   Error error{DTRAIN_ERROR_MISMATCH, std::move(*text)};
   if (overdue) {
-    error = {DTRAIN_ERROR_TIMEOUT,
-             "timed out: " + error.message +
-                 " (DTRAIN_COLLECTIVE_TIMEOUT_SECONDS sets how long to wait)"};
+    error = {DTRAIN_ERROR_TIMEOUT, "timed out: " + error.message + " (" + LimitText(group) + ")"};
   }
   Verdict verdict;
   for (Operation* operation : mine) verdict.refused.push_back({operation, error});

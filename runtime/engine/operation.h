@@ -44,6 +44,9 @@ struct Operation {
 
   // Small things of the library's own, which have nothing to do on a GPU.
   bool on_host = false;
+  // Of an asynchronous one on the host that is not an all-reduce: what follows once it has gone
+  // well, on all ranks, before anything else of its group runs. May use the group's communicators.
+  std::function<void()> then;
 
   bool on_device() const {
     return group->device != nullptr && what.kind != Collective::Kind::kBarrier && !on_host;

@@ -3,6 +3,7 @@
 while, that answers with errors, or that is full. The workers and their nodes do not notice; no byte is lost.
 
 The disk fills up at six random syncs; DTRAIN_SYNCS and DTRAIN_SEED extend or repeat this."""
+import contextlib
 import errno
 import os
 import random
@@ -14,7 +15,7 @@ import pytest
 
 from detached import STATE, Job, launch, launchers, minders, stop_all
 from faulty_disk import EVERYTHING, FULL, SLOW_SYNCS, SLOW_WRITES, SYNCS, FaultyDisk
-from launching import Launch, wait_until
+from launching import Launch, only_job, wait_until
 from leftovers import processes
 from test_detached import COUNTS, all_workers, check_output, ended, residents, state  # noqa: F401
 
@@ -130,6 +131,58 @@ def test_a_rank_fails_during_a_stall(cluster, home, ended, what):  # noqa: F811
     assert summary["exit_code"] == 41 and summary["verdict"]["first_failed_rank"] == 1, (summary, job.log)
     assert not any(all_workers(cluster))
     check_output(job, 1)
+
+
+@contextlib.contextmanager
+def locked(cluster, home):
+    """Meanwhile another process makes a folder beside those of the jobs, and the kernel lets nobody list them."""
+    heal = home.fail("STALL mkdir")
+    making = Launch(cluster.head, ["mkdir", f"/{STATE}/jobs/.new.other"])
+    try:
+        wait_until(lambda: home.hits > 0, 10, lambda: making.err)
+        yield
+    finally:
+        heal()
+        making.wait(10)
+
+
+# In one line, soon enough, and Ctrl-C ends them: nothing has begun.
+@pytest.mark.parametrize("is_locked", [False, True], ids=["everything", "locked"])
+def test_a_command_tells_what_it_waits_for(cluster, home, ended, is_locked):  # noqa: F811
+    job = counting(cluster)
+    before = all_workers(cluster)
+    with locked(cluster, home) if is_locked else home.frozen():
+        asked = [command(cluster, *words) for words in
+                 (["ps"], ["history"], ["show", job.id], ["wait", job.id], ["attach", job.id], ["stop", job.id])]
+        for each in asked:
+            each.wait_for(f"cannot read /{STATE}/jobs: its file system has not answered", timeout=5, stream="err")
+            each.signal(signal.SIGINT)
+        for each in asked:
+            result = each.wait(5)
+            assert result.code == -signal.SIGINT and result.out == "" and len(result.err.splitlines()) == 1, result
+        waits = command(cluster, "show", job.id)
+        waits.wait_for("waiting for it", timeout=5, stream="err")
+    assert waits.wait(10).code == 0 and job.id in waits.out, waits.err
+    assert all_workers(cluster) == before, job.log
+    ends_well(job, ended)
+
+
+# Its launcher has all that these need, and its socket is not in the home.
+def test_a_job_with_a_terminal_needs_no_records(cluster, home, ended):  # noqa: F811
+    launched = cluster.start_launch([*FLAGS, *cluster.hosts_flag(1), "-x", "CODE=40", "--", *SUCCEEDS])
+    launched.wait_for("[3] 3:20\n")
+    job = only_job(cluster.head)
+    with home.frozen():
+        status, logs, detach = asked = [command(cluster, verb, job) for verb in ("status", "logs", "detach")]
+        for each in asked:
+            each.wait_for("continuing with what the job's launcher knows", timeout=5, stream="err")
+        assert status.wait(10).code == 0 and job in status.out, status.err
+        assert logs.wait(10).code == 0 and "3:20\n" in logs.out, logs.err
+        assert detach.wait(20).code == 1 and "does not answer: try again when it does" in detach.err, detach.err
+        stop = command(cluster, "stop", job).wait(30)
+        assert stop.code == 0, stop
+        assert launched.wait(20).code == 143, launched.err
+    assert not any(all_workers(cluster))
 
 
 # The command waits for the disk to take the request; then the job ends.

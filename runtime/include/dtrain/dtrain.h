@@ -17,10 +17,10 @@
  * Results    of an all-reduce are the same bits on every rank, and on CPUs also from run to run
  *            with the same inputs, ranks and nodes.
  * Threads    Any thread may call anything. Calls take turns: a second one waits until the first
- *            has returned. dtrain_wait does not block other calls, and several threads may wait
- *            for different handles; dtrain_test never waits. The rank and size functions, marks,
- *            dtrain_backend, dtrain_last_error, dtrain_status_name and dtrain_version do not
- *            take turns.
+ *            has returned. While dtrain_wait or dtrain_group_create waits, asynchronous
+ *            collectives can be started and awaited, several threads each; dtrain_test never
+ *            waits. The rank and size functions, marks, dtrain_backend, dtrain_last_error,
+ *            dtrain_status_name and dtrain_version do not take turns.
  * Failure    A call either succeeds or leaves a message in dtrain_last_error(). If a blocking
  *            collective fails, or the connection of an asynchronous one breaks, all connections
  *            are closed, so that the other ranks fail at once, too; output buffers are then
@@ -109,6 +109,12 @@ DTRAIN_API dtrain_status dtrain_init(const dtrain_config* config);
 DTRAIN_API dtrain_status dtrain_finalize(void);
 
 /*
+ * As dtrain_finalize, for a program that has nothing more to do: waits for as long as the other
+ * ranks run, without a timeout. It fails if a rank or the launcher is lost.
+ */
+DTRAIN_API dtrain_status dtrain_finalize_at_exit(void);
+
+/*
  * For a program that ends without dtrain_finalize: from now on the library calls no function of the
  * program's (see dtrain_allocate), for good. Returns when none is running.
  */
@@ -180,6 +186,10 @@ typedef struct dtrain_group_state* dtrain_group;
  * Collective over all ranks of the job: ranks that pass the same `color` form a group, ranked by
  * `key`, then by dtrain_rank(). With a negative color the rank is in no group, and *group is NULL.
  * Free it with dtrain_group_free (collective over the group) or leave that to dtrain_finalize.
+ *
+ * Matched like an asynchronous collective (see below), so that others may be pending before it, and
+ * other threads may make more while it waits. If several threads of a rank make groups, they take
+ * turns: all ranks must make them in the same order.
  */
 DTRAIN_API dtrain_status dtrain_group_create(int color, int key, dtrain_group* group);
 DTRAIN_API dtrain_status dtrain_group_free(dtrain_group group);

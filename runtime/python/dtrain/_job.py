@@ -125,9 +125,9 @@ def _gather_places():
 def shutdown() -> None:
     """Leaves the job once all ranks have called it. Collective.
 
-    A program that ends normally calls it automatically. Does nothing if this process is not in a
-    job. Raises StateError while arrays of alloc() are in use, CollectiveError if another rank is
-    lost or in a collective that waits for this one.
+    A program that ends normally leaves automatically, and then waits for the others without a
+    timeout. Does nothing if this process is not in a job. Raises StateError while arrays of alloc()
+    are in use, CollectiveError if another rank is lost or in a collective that waits for this one.
     """
     if in_job():
         for check in before_shutdown:
@@ -144,8 +144,13 @@ def rejoin():
     _has_joined([])
 
 
+def leave_at_exit():
+    """As shutdown(), of a process that ends: waits without a timeout, as other ranks may still have much to do."""
+    leave("dtrain_finalize_at_exit")
+
+
 def leave(how="dtrain_finalize", *arguments):
-    """As shutdown(), of a process that ends."""
+    """`how`: the library's function."""
     global _member_pid
     try:
         library().call(how, *arguments)
@@ -323,7 +328,7 @@ def _leave_at_the_end():
             return
         time.sleep(0.01)
     try:
-        leave()
+        leave_at_exit()
     except _errors.Error as error:
         # Too late to be raised; the launcher sees a worker that ended without leaving.
         print(f"dtrain: leaving the job failed: {error}", file=sys.stderr)

@@ -57,6 +57,7 @@ _COLLECTIVES: dict[str, list] = {
 _CALLS = {
     "dtrain_init": [POINTER(Config)],
     "dtrain_finalize": [],
+    "dtrain_finalize_at_exit": [],
     "dtrain_rejoin": [POINTER(Config)],
     "dtrain_group_create": [c_int, c_int, POINTER(c_void_p)],
     "dtrain_group_free": [c_void_p],

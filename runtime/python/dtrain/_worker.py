@@ -43,7 +43,7 @@ def main():
         code = outcome.code if isinstance(outcome, SystemExit) else 1
         sys.exit(code if isinstance(code, int) and code != 0 else 1)
     if _job.in_job():
-        _job.leave()
+        _job.leave_at_exit()
 
 
 if __name__ == "__main__":

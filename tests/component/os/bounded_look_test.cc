@@ -10,6 +10,8 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cstdlib>
+#include <string>
 
 #include "common/os/pidfd.h"
 #include "common/os/unique_fd.h"
@@ -35,6 +37,30 @@ TEST(BoundedLook, WhatItDoesStaysInItsProcess) {
   int found = 1;
   EXPECT_TRUE(ReturnsWithin(std::chrono::seconds(60), [&] { found = 2; }));
   EXPECT_EQ(found, 1);
+}
+
+TEST(BoundedLook, WhereNothingIsLateNobodyIsTold) {
+  AwaitReturn(std::chrono::seconds(60), [] {}, [] { ADD_FAILURE(); });
+  EXPECT_FALSE(HasChildren());
+}
+
+TEST(BoundedLook, OneThatIsLateIsToldOfOnceAndAwaited) {
+  char directory[] = "/tmp/dtrain-look-XXXXXX";
+  ASSERT_NE(mkdtemp(directory), nullptr);
+  const std::string fifo = std::string(directory) + "/fifo";
+  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
+  int told = 0;
+  // The look waits in open() for a writer.
+  AwaitReturn(
+      std::chrono::milliseconds(20), [&] { const UniqueFd reader(open(fifo.c_str(), O_RDONLY)); },
+      [&] {
+        ++told;
+        const UniqueFd writer(open(fifo.c_str(), O_WRONLY));
+      });
+  EXPECT_EQ(told, 1);
+  EXPECT_FALSE(HasChildren());
+  unlink(fifo.c_str());
+  rmdir(directory);
 }
 
 TEST(BoundedLook, OnlyWhatLiesOnADiskIsAtHand) {

@@ -73,6 +73,19 @@ def test_a_rank_that_ends_well_and_early_waits_for_the_others(launch, tmp_path):
     assert code == 0 and "last" in out, err
 
 
+def test_a_rank_that_ends_well_waits_without_a_timeout(launch, tmp_path):
+    text = "if r == 0:\n    import time; time.sleep(5); print('last')\n"
+    code, out, err = launch(2, script(tmp_path, text), flags=["-xDTRAIN_TIMEOUT_SECONDS=3"])
+    assert code == 0 and "last" in out and "leaving the job failed" not in err, err
+
+
+def test_a_rank_that_dies_ends_the_wait_of_one_that_has_ended_well(launch, tmp_path):
+    started = time.monotonic()
+    text = "if r == 0:\n    import os, time; time.sleep(0.5); os.kill(os.getpid(), 9)\n"
+    code, _, err = launch(2, script(tmp_path, text))
+    assert code != 0 and "rank 0" in err and time.monotonic() - started < 60, err
+
+
 def test_a_rank_that_ends_well_while_others_need_it_is_named_at_once(launch, tmp_path):
     """They wait in a collective for it, and it waits for them to leave."""
     started = time.monotonic()

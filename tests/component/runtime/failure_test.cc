@@ -282,6 +282,18 @@ TEST(FailureTest, RankThatLeavesIsToldWithTheNameOfTheCallThatNeedsIt) {
       WithTimeouts("600", "600"));
 }
 
+TEST(FailureTest, RankThatLeavesAtItsExitWaitsLongerThanTheTimeout) {
+  Ranks::Run(
+      2,
+      [](int rank) {
+        ASSERT_EQ(dtrain_init(nullptr), DTRAIN_OK) << dtrain_last_error();
+        if (rank == 0) poll(nullptr, 0, 2000);  // still works
+        EXPECT_EQ(dtrain_finalize_at_exit(), DTRAIN_OK) << dtrain_last_error();
+        EXPECT_EQ(dtrain_rank(), -1);
+      },
+      WithTimeouts("1", "40"));
+}
+
 // Canaries: a harness that cannot fail proves nothing.
 TEST(HarnessTest, ReportsARankWhoseExpectationFailed) {
   EXPECT_NONFATAL_FAILURE(Ranks::Run(1, [](int) { _exit(Ranks::kExpectationFailed); }),

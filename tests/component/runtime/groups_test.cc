@@ -20,6 +20,7 @@ namespace {
 using testing::AllOf;
 using testing::AnyOf;
 using testing::HasSubstr;
+using testing::Not;
 
 std::vector<int> AllZero(int n) { return std::vector<int>(static_cast<size_t>(n), 0); }
 
@@ -298,6 +299,95 @@ TEST(GroupsTest, EachThreadUsesAGroup) {
   EXPECT_EQ(ends, AllZero(2));
 }
 
+// Neither collective can run on both ranks before each rank has the group, which another thread
+// makes.
+void MakesAGroupBetween(int rank) {
+  ASSERT_EQ(dtrain_init(nullptr), DTRAIN_OK) << dtrain_last_error();
+  const char* const names[2] = {rank == 0 ? "one" : "other", rank == 0 ? "other" : "one"};
+  int64_t values[2] = {1, 1};
+  dtrain_handle handles[2] = {};
+  const auto start = [&](size_t i) {
+    dtrain_options options = DTRAIN_OPTIONS_INIT;
+    options.name = names[i];
+    ASSERT_EQ(dtrain_allreduce_async(&values[i], &values[i], 1, DTRAIN_INT64, DTRAIN_SUM, &options,
+                                     &handles[i]),
+              DTRAIN_OK)
+        << dtrain_last_error();
+  };
+  start(0);
+  dtrain_group group = nullptr;
+  std::thread makes(
+      [&group] { EXPECT_EQ(dtrain_group_create(0, 0, &group), DTRAIN_OK) << dtrain_last_error(); });
+  makes.join();
+  start(1);
+  for (const dtrain_handle handle : handles) {
+    EXPECT_EQ(dtrain_wait(handle), DTRAIN_OK) << dtrain_last_error();
+  }
+  EXPECT_THAT(values, testing::ElementsAre(2, 2));
+  ASSERT_NE(group, nullptr);
+  EXPECT_EQ(SumOver(group, 1), 2);
+  EXPECT_EQ(dtrain_finalize(), DTRAIN_OK) << dtrain_last_error();
+}
+
+TEST(GroupsTest, OneIsMadeWhileTheRanksHaveDifferentCollectivesPending) {
+  RanksOptions options = Patient("600");  // a hang meets the test's deadline
+  for (const char* mapping : {"(vector,(0,1,2))", "(vector,(0,2,1))"}) {
+    options.mapping = mapping;
+    EXPECT_EQ(Ranks::Run(2, MakesAGroupBetween, options), AllZero(2)) << mapping;
+  }
+}
+
+// Rank 1 makes its own only when a collective of rank 0's main thread is done.
+TEST(GroupsTest, OtherCallsGoOnWhileOneIsMade) {
+  const auto ends = Ranks::Run(
+      2,
+      [](int rank) {
+        ASSERT_EQ(dtrain_init(nullptr), DTRAIN_OK);
+        for (int round = 0; round < 20 && !testing::Test::HasFailure(); ++round) {
+          dtrain_group group = nullptr;
+          const auto make = [&group] {
+            EXPECT_EQ(dtrain_group_create(0, 0, &group), DTRAIN_OK) << dtrain_last_error();
+          };
+          if (rank == 0) {
+            std::thread makes(make);
+            EXPECT_EQ(SumOver(nullptr, 1), 2);
+            makes.join();
+          } else {
+            EXPECT_EQ(SumOver(nullptr, 1), 2);
+            make();
+          }
+          ASSERT_NE(group, nullptr);
+          EXPECT_EQ(SumOver(group, 1), 2);
+          ASSERT_EQ(dtrain_group_free(group), DTRAIN_OK) << dtrain_last_error();
+        }
+        EXPECT_EQ(dtrain_finalize(), DTRAIN_OK) << dtrain_last_error();
+      },
+      Patient("600"));
+  EXPECT_EQ(ends, AllZero(2));
+}
+
+// Both calls mean the same, so it does not matter which of them is whose partner.
+TEST(GroupsTest, ThreadsMakeThemInTurns) {
+  const auto ends = Ranks::Run(
+      3,
+      [](int) {
+        ASSERT_EQ(dtrain_init(nullptr), DTRAIN_OK);
+        dtrain_group groups[2] = {};
+        std::vector<std::thread> threads;
+        for (dtrain_group& group : groups) {
+          threads.emplace_back([&group] {
+            EXPECT_EQ(dtrain_group_create(0, 0, &group), DTRAIN_OK) << dtrain_last_error();
+          });
+        }
+        for (std::thread& thread : threads) thread.join();
+        for (const dtrain_group group : groups) EXPECT_EQ(dtrain_group_size(group), 3);
+        EXPECT_NE(groups[0], groups[1]);
+        EXPECT_EQ(dtrain_finalize(), DTRAIN_OK) << dtrain_last_error();
+      },
+      Patient());
+  EXPECT_EQ(ends, AllZero(3));
+}
+
 TEST(GroupsTest, WhatAGroupHasDoneCanBeWaitedForWhenItIsFreed) {
   const auto ends = Ranks::Run(
       2,
@@ -335,7 +425,9 @@ void OneGroupTimesOut(int rank) {
     ASSERT_EQ(dtrain_barrier_async(&options, &handle), DTRAIN_OK) << dtrain_last_error();
     EXPECT_EQ(dtrain_wait(handle), DTRAIN_ERROR_TIMEOUT);
     EXPECT_THAT(dtrain_last_error(), AllOf(HasSubstr("timed out waiting for rank 1"),
-                                           HasSubstr("only this group has failed")));
+                                           HasSubstr("the group's own timeout of 200 ms"),
+                                           HasSubstr("only this group has failed"),
+                                           Not(HasSubstr("DTRAIN_COLLECTIVE_TIMEOUT_SECONDS"))));
   };
   if (rank != kLate) times_out();
   EXPECT_EQ(dtrain_barrier(), DTRAIN_OK) << dtrain_last_error();
@@ -353,6 +445,32 @@ TEST(GroupsTest, ATimeoutFailsItsGroupAlone) {
   RanksOptions nodes = Patient();
   nodes.mapping = "(vector,(0,3,1))";
   EXPECT_EQ(Ranks::Run(3, OneGroupTimesOut, nodes), AllZero(3));
+}
+
+// Of all ranks, as init_process_group(timeout=) sets it.
+TEST(GroupsTest, WhatFindsNoPartnerNamesTheLimitThatWasSetForTheGroup) {
+  const auto ends = Ranks::Run(
+      2,
+      [](int rank) {
+        ASSERT_EQ(dtrain_init(nullptr), DTRAIN_OK);
+        ASSERT_EQ(dtrain_group_set_timeout(nullptr, 2000), DTRAIN_OK) << dtrain_last_error();
+        dtrain_options options = DTRAIN_OPTIONS_INIT;
+        options.name = rank == 0 ? "mine" : "yours";
+        dtrain_handle handle = 0;
+        ASSERT_EQ(dtrain_barrier_async(&options, &handle), DTRAIN_OK) << dtrain_last_error();
+        dtrain_status status = DTRAIN_OK;
+        for (int done = 0; done == 0;) status = dtrain_test(handle, &done);
+        EXPECT_EQ(status, DTRAIN_ERROR_TIMEOUT);
+        EXPECT_THAT(dtrain_last_error(),
+                    AllOf(HasSubstr("\"mine\""), HasSubstr("\"yours\""),
+                          HasSubstr("the group's own timeout of 2 s"),
+                          Not(HasSubstr("DTRAIN_COLLECTIVE_TIMEOUT_SECONDS"))));
+        ASSERT_EQ(dtrain_group_set_timeout(nullptr, 0), DTRAIN_OK) << dtrain_last_error();
+        EXPECT_EQ(dtrain_barrier(), DTRAIN_OK) << dtrain_last_error();
+        EXPECT_EQ(dtrain_finalize(), DTRAIN_OK);
+      },
+      Patient());
+  EXPECT_EQ(ends, AllZero(2));
 }
 
 // As torch.distributed does, which asks whether it may use a group again. A rank that waits in

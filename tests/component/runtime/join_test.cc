@@ -95,7 +95,25 @@ TEST(JoinTest, AnotherCollectiveMeanwhileFailsOnBothSides) {
     int32_t one = 1;
     return dtrain_allreduce(&one, &one, 1, DTRAIN_INT32, DTRAIN_SUM);
   };
-  Refused(2, blocking, "is how asynchronous collectives and dtrain_join begin");
+  Refused(2, blocking,
+          "is how asynchronous collectives, dtrain_group_create and dtrain_join begin");
+}
+
+TEST(JoinTest, AGroupIsRefusedMeanwhileAndCanBeMadeAfterwards) {
+  const auto body = [](int rank) {
+    ASSERT_EQ(dtrain_init(nullptr), DTRAIN_OK) << dtrain_last_error();
+    dtrain_group group = nullptr;
+    if (rank == 1) {
+      EXPECT_EQ(dtrain_group_create(0, 0, &group), DTRAIN_ERROR_MISMATCH);
+      EXPECT_THAT(dtrain_last_error(),
+                  AllOf(HasSubstr("rank 0 for dtrain_join"), HasSubstr("\"dtrain_group_create\"")));
+    }
+    EXPECT_EQ(dtrain_join(nullptr), DTRAIN_OK) << dtrain_last_error();
+    EXPECT_EQ(dtrain_group_create(0, 0, &group), DTRAIN_OK) << dtrain_last_error();
+    EXPECT_EQ(dtrain_group_size(group), 2);
+    EXPECT_EQ(dtrain_finalize(), DTRAIN_OK);
+  };
+  EXPECT_EQ(Ranks::Run(2, body, Patient()), AllZero(2));
 }
 
 TEST(JoinTest, TheEndOfAnotherRankIsNoticed) {

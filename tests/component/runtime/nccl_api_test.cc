@@ -2,6 +2,7 @@
 // The C API of a job that runs on NCCL, through the fake libraries.
 #include <cstring>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "dtrain/dtrain.h"
@@ -199,6 +200,46 @@ TEST(NcclApi, GroupsLeaveOutRanksAndOrderThemByKey) {
           ASSERT_DONE(dtrain_group_free(group));
         }
       }
+      ASSERT_DONE(dtrain_finalize());
+    });
+  }
+}
+
+// Neither can run on both ranks before each rank has the group, which another thread makes.
+TEST(NcclApi, AGroupIsMadeWhileTheRanksHaveDifferentCollectivesPending) {
+  for (const char* library : {"fake_nccl", "fake_nccl_old"}) {
+    auto environment = FakeEnvironment(library);
+    environment["DTRAIN_BACKEND"] = "nccl";
+    RunJob(2, environment, [](int rank) {
+      ASSERT_DONE(dtrain_init(nullptr));
+      const Driver driver(rank);
+      const std::vector<int32_t> mine(100, 1);
+      void* memory[2];
+      for (void*& buffer : memory) {
+        buffer = driver.Allocate(400);
+        driver.Put(buffer, mine.data(), 400);
+      }
+      dtrain_handle handles[2] = {};
+      const auto start = [&](size_t i) {
+        dtrain_options options = DTRAIN_OPTIONS_INIT;
+        options.name = (i == 0) == (rank == 0) ? "one" : "other";
+        ASSERT_DONE(dtrain_allreduce_async(memory[i], memory[i], 100, DTRAIN_INT32, DTRAIN_SUM,
+                                           &options, &handles[i]));
+      };
+      start(0);
+      dtrain_group group = nullptr;
+      std::thread makes([&group] {
+        EXPECT_EQ(dtrain_group_create(0, 0, &group), DTRAIN_OK) << dtrain_last_error();
+      });
+      makes.join();
+      start(1);
+      for (size_t i = 0; i < 2; ++i) {
+        ASSERT_DONE(dtrain_wait(handles[i]));
+        std::vector<int32_t> all(100);
+        driver.Get(all.data(), memory[i], 400);
+        EXPECT_EQ(all, std::vector<int32_t>(100, 2));
+      }
+      EXPECT_EQ(dtrain_group_size(group), 2);
       ASSERT_DONE(dtrain_finalize());
     });
   }

@@ -104,6 +104,9 @@ TEST_F(AccelerateTest, ProcessesAreThoseOfAllMachines) {
   EXPECT_THAT(Error("--num_processes x"), HasSubstr("is not a whole number"));
   EXPECT_THAT(Error("--num_machines 0"), HasSubstr("is not a number from 1"));
   EXPECT_THAT(Error("--num_machines 2 --machine_rank 1"), HasSubstr("run this line once"));
+  // huggingface/accelerate#3319
+  EXPECT_EQ(Error("--num_machines 2 --machine_rank -1"), "no error");
+  EXPECT_THAT(Error("--num_machines 2 --machine_rank -2"), HasSubstr("is not a number from -1"));
 }
 
 TEST_F(AccelerateTest, ARankPerGpuOrOneIsThePlansWhereNothingElseSaysHowMany) {

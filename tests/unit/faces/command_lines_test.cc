@@ -99,6 +99,9 @@ constexpr Row kTorchrunLines[] = {
     {"torchrun --nproc_per_node 2 --nnodes 2 --rdzv_id 2299 --rdzv_backend c10d --rdzv_endpoint "
      "master_node_ip_address:29500 ./nlp_example.py",
      "--ppn 2 --export TORCHELASTIC_RUN_ID=2299 --tag-output none -- python3 -u ./nlp_example.py"},
+    // pytorch/vision#4450, of torch.distributed.launch
+    {"torchrun --nproc_per_node=8 --use_env train.py --use_env",
+     "--ppn 8 --tag-output none -- python3 -u train.py --use_env"},
     {"torchrun --nproc_per_node=2 --nnodes=1 script.py --arg1",
      "--ppn 2 --tag-output none -- python3 -u script.py --arg1"},
 };
@@ -239,6 +242,27 @@ constexpr Row kMpirunLines[] = {
     // chainer/chainer
     {"mpiexec -n 8 --hostfile hostfile python print_rank.py",
      "--np 8 --hostfile hostfile --tag-output none -- python print_rank.py"},
+    // horovod/horovod#819
+    {"mpirun -np 8 -H localhost:4,b:4 --allow-run-as-root --display-map --tag-output "
+     "--timestamp-output -mca btl_tcp_if_exclude lo,docker0 -mca plm_rsh_args \"-p 12345\" -x "
+     "NCCL_SOCKET_IFNAME=ens3 python keras_mnist_advanced.py",
+     "--np 8 --hosts localhost:4,b:4 --verbose --timestamps --export NCCL_SOCKET_IFNAME=ens3 "
+     "--ssh-port 12345 --tag-output rank --export OMPI_MCA_btl_tcp_if_exclude=lo,docker0 --export "
+     "OMPI_MCA_plm_rsh_args=-p 12345 -- python keras_mnist_advanced.py"},
+    // open-mpi/ompi#12645
+    {"mpirun -x LD_LIBRARY_PATH=/opt/lib -hostfile nccl-tests/hostfile --map-by ppr:1:node "
+     "--prtemca plm_base_verbose 100 --display alloc hostname",
+     "--hostfile nccl-tests/hostfile --map-by ppr:1:node --export LD_LIBRARY_PATH=/opt/lib "
+     "--verbose --tag-output none -- hostname"},
+    // open-mpi/ompi#12090
+    {"mpirun -bind-to none -map-by slot -oversubscribe -mca pml ob1 --prtemca plm_ssh_args \"-p "
+     "6666\" -H a:1 -x PATH -np 1 python3 x.py : -H b:1 -x PATH -np 1 python3 x.py :",
+     "--oversubscribe --hosts a:1 --np 1 --bind none --export PATH --ssh-port 6666 --tag-output "
+     "none --export OMPI_MCA_pml=ob1 python3 x.py : --hosts b:1 --np 1 --export PATH --export "
+     "OMPI_MCA_pml=ob1 python3 x.py"},
+    // openpmix/prrte#1396
+    {"mpirun --map-by rankfile:file=hostfile hostname",
+     "--rankfile hostfile --tag-output none -- hostname"},
     // Open MPI 5
     {"mpirun --output tag,timestamp -np 2 ./a", "--np 2 --timestamps --tag-output rank -- ./a"},
 };

@@ -49,6 +49,8 @@ TEST_F(DeepspeedTest, HostsAreThoseOfTheFileOrThisMachine) {
   files_["/job/hostfile"] = "a slots=4\n";
   EXPECT_EQ(Words("--num_nodes=2 --num_gpus 3 --no_local_rank t.py"),
             "launch --hostfile /job/hostfile --nnodes 2 --ppn 3 -- python3 -u t.py");
+  EXPECT_EQ(Words("--hosts a,b --no_local_rank t.py"), "launch --hosts a,b -- python3 -u t.py");
+  EXPECT_FALSE(Translate("--hosts a,b t.py")->this_machine);
 }
 
 TEST_F(DeepspeedTest, ScriptsAreToldTheirLocalRank) {
@@ -95,7 +97,20 @@ TEST_F(DeepspeedTest, WhatItCannotDoItRefuses) {
   EXPECT_THAT(Words("--autotuning run t.py"), HasSubstr("--autotuning is not supported"));
   EXPECT_THAT(Words("--elastic_training t.py"), HasSubstr("is not supported"));
   EXPECT_THAT(Translate("--launcher slurm --bind_cores_to_rank --bind_core_list 0-27 t.py")->notes,
-              ElementsAre(HasSubstr("--launcher ignored"), HasSubstr("--bind_core_list ignored")));
+              ElementsAre(HasSubstr("--launcher ignored"), HasSubstr("--bind_core_list ignored"),
+                          HasSubstr("--export OMP_NUM_THREADS=N")));
+}
+
+// deepspeedai/DeepSpeed#2881
+TEST_F(DeepspeedTest, BoundRanksAreToldOfTheirThreads) {
+  using ::testing::IsEmpty;
+  const std::string line = "--num_gpus 2 --bind_cores_to_rank t.py";
+  EXPECT_THAT(Translate(line)->notes, ElementsAre(HasSubstr("each rank has one thread")));
+  EXPECT_THAT(Translate("--num_gpus 2 t.py")->notes, IsEmpty());
+  EXPECT_THAT(Translate("--export OMP_NUM_THREADS=4 " + line)->notes, IsEmpty());
+  EXPECT_THAT(Translate("--export=OMP_NUM_THREADS=4 " + line)->notes, IsEmpty());
+  files_["/home/me/.deepspeed_env"] = "OMP_NUM_THREADS=4\n";
+  EXPECT_THAT(Translate(line)->notes, IsEmpty());
 }
 
 }  // namespace

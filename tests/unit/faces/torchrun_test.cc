@@ -119,6 +119,8 @@ TEST_F(TorchrunTest, VariablesSayWhatTheLineDoesNot) {
             "launch --ppn 3 --tag-output none -- python3 -u train.py");
   surroundings_.environment.emplace_back("PET_NO_PYTHON=1");
   EXPECT_EQ(Words("./a"), "launch --ppn 4 --tag-output none -- ./a");
+  surroundings_.environment.emplace_back("PET_NODE_RANK=1");
+  EXPECT_THAT(Words("./a"), HasSubstr("run this line once, without PET_NODE_RANK"));
 }
 
 TEST_F(TorchrunTest, WhatHasNoMeaningIsNoted) {
