@@ -191,7 +191,14 @@ void KeepVisible(const GpuOptions& options, GpuReport& report) {
   std::vector<v1::Gpu> kept;
   for (size_t i : visible.picked) kept.push_back(std::move(report.gpus[i]));
   report.gpus = std::move(kept);
-  if (!visible.warning.empty()) report.warnings.push_back(std::move(visible.warning));
+  if (visible.warning.empty()) return;
+  // A list that names no GPU by mistake must not look like a node without GPUs: that one would run
+  // a rank on each core.
+  if (report.gpus.empty()) {
+    report.error = std::move(visible.warning);
+  } else {
+    report.warnings.push_back(std::move(visible.warning));
+  }
 }
 
 }  // namespace

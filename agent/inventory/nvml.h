@@ -23,7 +23,7 @@ GpuOptions GpuOptionsFromEnvironment();
 struct GpuReport {
   std::vector<v1::Gpu> gpus;  // in PCI order, or as CUDA_VISIBLE_DEVICES names them
   std::string driver;         // version; empty: no driver
-  std::string error;          // why the GPUs could not be listed, when a driver is there
+  std::string error;          // why none is listed although a driver is there
   std::vector<std::string> warnings;
 };
 

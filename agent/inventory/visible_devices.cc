@@ -46,7 +46,8 @@ std::string NamedInVain(absl::string_view entry, bool first) {
   absl::StrAppend(&out, absl::StartsWith(entry, "MIG-")
                             ? "is a MIG instance, on which dtrain places no workers"
                             : "names no GPU here");
-  absl::StrAppend(&out, first ? ": no GPU is used" : "; it and the entries after it are ignored");
+  absl::StrAppend(&out, first ? ": name GPUs by number or UUID there, or unset it"
+                              : "; it and the entries after it are ignored");
   return out;
 }
 

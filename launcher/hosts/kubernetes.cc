@@ -2,12 +2,15 @@
 #include "launcher/hosts/kubernetes.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
@@ -89,6 +92,16 @@ absl::StatusOr<std::string> RshOfMpiJob(const EnvLookup& env, const FileReader& 
   return AsRsh(words);
 }
 
+// slotsPerWorker, for hosts whose line has no slots: operators older than
+// kubeflow/mpi-operator#523 wrote names alone. Intel's variable may also be a word.
+std::optional<uint32_t> SlotsPerWorker(const EnvLookup& env) {
+  const auto named = FirstSet(env, {"OMPI_MCA_orte_set_default_slots", "I_MPI_PERHOST"});
+  uint32_t slots = 0;
+  if (!named || !absl::SimpleAtoi(named->value, &slots)) return std::nullopt;
+  if (slots == 0 || slots > kMaxSlots) return std::nullopt;
+  return slots;
+}
+
 // With runLauncherAsWorker our own pod is in the list, and has no sshd. Its host name is the first
 // label of its name there, which is unique within the job.
 void ReachOwnPodDirectly(const EnvLookup& env, HostList& hosts) {
@@ -144,7 +157,11 @@ absl::StatusOr<std::optional<Allocation>> ReadMpiJob(const EnvLookup& env, const
         ", so its hosts are not known; name them with --hosts or --hostfile, or unset ",
         old_launcher ? "OMPI_MCA_plm_rsh_agent" : "K_MPI_JOB_ROLE"));
   }
-  absl::StatusOr<HostList> hosts = ParseHostfile(*text, path);
+  const Source source = Source::File(path);
+  HostListBuilder builder(source);
+  absl::Status lines = AddHostfileLines(source, *text, SlotsPerWorker(env), builder);
+  if (!lines.ok()) return lines;
+  absl::StatusOr<HostList> hosts = std::move(builder).Finish();
   if (!hosts.ok()) return hosts.status();
   absl::StatusOr<std::string> rsh = RshOfMpiJob(env, read);
   if (!rsh.ok()) return rsh.status();

@@ -28,11 +28,13 @@ namespace {
 // stream stands still. --export: a job submitted with --export=NONE hands that on to its steps,
 // which then have no PATH and HOME. The variables are srun flags that the job's own request left
 // behind: with them our one task gets one GPU of the node's, or asks one node for the GPUs of all,
-// or has the cores of one task, or has its output labelled.
+// or has the cores of one task, or has its output labelled, or is refused: SLURM_HOSTFILE and
+// SLURM_DISTRIBUTION may mean -m arbitrary, which excludes --nodes.
 constexpr absl::string_view kRsh =
     "env -u SLURM_GPUS -u SLURM_GPUS_PER_TASK -u SLURM_GPUS_PER_SOCKET -u SLURM_NTASKS_PER_GPU "
     "-u SLURM_TRES_PER_TASK -u SLURM_GPU_BIND -u SLURM_LABELIO -u SLURM_CPUS_PER_TASK "
-    "-u SRUN_CPUS_PER_TASK -u SLURM_EXACT -u SLURM_THREADS_PER_CORE "
+    "-u SRUN_CPUS_PER_TASK -u SLURM_EXACT -u SLURM_THREADS_PER_CORE -u SLURM_DISTRIBUTION "
+    "-u SLURM_HOSTFILE "
     "srun --nodes=1 --ntasks=1 --nodelist={host} --overlap --unbuffered --export=ALL "
     "--cpu-bind=none --mpi=none --kill-on-bad-exit=1 --quiet";
 
@@ -107,9 +109,21 @@ bool InPartOfTheJob(const EnvLookup& env, const std::string& job_nodes) {
   return step_nodes && step_nodes->value != job_nodes;
 }
 
-// Tasks where the job asked for tasks, else as many as fit into its cores. Empty: not known.
+// A job that requested GPUs but no tasks means a rank for each GPU, while SLURM_TASKS_PER_NODE says
+// one, or as many as there are cores. SLURM_NTASKS is set only if tasks were requested.
+bool CountsGpusAlone(const EnvLookup& env) {
+  return FirstSet(env,
+                  {"SLURM_GPUS", "SLURM_GPUS_PER_NODE", "SLURM_JOB_GPUS", "SLURM_GPUS_ON_NODE"}) &&
+         !FirstSet(env,
+                   {"SLURM_NTASKS", "SLURM_NPROCS", "SLURM_NTASKS_PER_NODE", "SLURM_NTASKS_PER_GPU",
+                    "SLURM_NTASKS_PER_SOCKET", "SLURM_NTASKS_PER_CORE", "SLURM_GPUS_PER_TASK"});
+}
+
+// Tasks where the job asked for tasks, else as many as fit into its cores. Empty: what the nodes
+// report.
 absl::StatusOr<std::vector<uint32_t>> SlotsPerNode(const EnvLookup& env, size_t nodes,
                                                    bool in_part) {
+  if (CountsGpusAlone(env)) return std::vector<uint32_t>();
   if (auto tasks = FirstSet(env, {"SLURM_TASKS_PER_NODE"})) {
     auto counts = ParseCounts(*tasks, nodes);
     // The shell that salloc starts as a step on one node keeps the job's counts.

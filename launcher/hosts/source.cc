@@ -68,7 +68,9 @@ struct Spelling {
   Setting setting;
 };
 
+// SettingAdvice suggests the first of equally near keys, so gpus= stands before cpu=.
 constexpr Spelling kSpellings[] = {
+    {"gpus", Setting::kGpus},           {"agent", Setting::kAgent},
     {"slots", Setting::kSlots},         {"slot", Setting::kSlots},
     {"count", Setting::kSlots},         {"counts", Setting::kSlots},
     {"cpu", Setting::kSlots},           {"cpus", Setting::kSlots},
@@ -80,7 +82,6 @@ constexpr Spelling kSpellings[] = {
     {"counts_max", Setting::kMaxSlots}, {"count_max", Setting::kMaxSlots},
     {"user", Setting::kUser},           {"username", Setting::kUser},
     {"user_name", Setting::kUser},      {"port", Setting::kPort},
-    {"gpus", Setting::kGpus},           {"agent", Setting::kAgent},
 };
 
 // Insertions, deletions, replacements and swaps of neighbours between two short words.

@@ -49,6 +49,11 @@ bool CampaignHosts::SufficesWithout(const std::vector<uint32_t>& hosts) const {
 }
 
 bool CampaignHosts::CanReplace(const std::vector<uint32_t>& lost) const {
+  // Hosts that count as eligible were not there when this one was taken back.
+  if (std::any_of(lost.begin(), lost.end(),
+                  [this](uint32_t host) { return hosts_[host].last_choice; })) {
+    return false;
+  }
   const auto used = static_cast<uint32_t>(std::count_if(
       lost.begin(), lost.end(), [this](uint32_t host) { return !hosts_[host].left_out; }));
   return used > 0 && eligible() >= options_.least_hosts + used;
@@ -169,6 +174,7 @@ std::string CampaignHosts::TakeBackLeftOut() {
   std::vector<std::string> names;
   for (size_t i = 0; i < hosts_.size(); ++i) {
     if (!std::exchange(hosts_[i].left_out, false)) continue;
+    hosts_[i].last_choice = true;
     names.push_back(options_.hosts[i]);
   }
   return names.empty() ? "" : absl::StrCat(", with ", rendezvous::FormatHosts(names), " again");

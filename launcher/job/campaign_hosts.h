@@ -73,7 +73,8 @@ class CampaignHosts {
     bool left_out = false;        // while enough others are there
     bool set_aside = false;       // until an attempt runs: one with it has not come to that
     std::optional<Unheard> unheard;
-    bool waited_for = false;  // likewise: it was lost before that once, and dialled again
+    bool last_choice = false;  // taken back, as too few others were there
+    bool waited_for = false;   // likewise: it was lost before that once, and dialled again
   };
   std::optional<std::string> LeaveOut(uint32_t host, const std::string& why);
 

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/text.h"
+#include "launcher/hosts/host_name.h"
 #include "launcher/plan/plan.h"
 #include "launcher/plan/slots.h"
 #include "launcher/plan/tensorflow.h"
@@ -159,7 +160,7 @@ absl::StatusOr<std::vector<Demand>> Demands(const hosts::HostList& hosts, size_t
     return std::vector<Demand>{{options.ranks, std::vector<bool>(considered, true), ""}};
   }
   std::map<std::string, size_t> by_name;
-  for (size_t i = 0; i < considered; ++i) by_name.emplace(hosts.entries[i].host, i);
+  for (size_t i = 0; i < considered; ++i) by_name.emplace(hosts::HostKey(hosts.entries[i].host), i);
   std::vector<Demand> demands;
   for (const ProgramRanks& program : options.programs) {
     Demand& demand = demands.emplace_back();
@@ -167,7 +168,7 @@ absl::StatusOr<std::vector<Demand>> Demands(const hosts::HostList& hosts, size_t
     demand.name = absl::StrCat("program ", demands.size(), ": ");
     demand.allowed.assign(considered, program.hosts.empty());
     for (const std::string& host : program.hosts) {
-      const auto it = by_name.find(host);
+      const auto it = by_name.find(hosts::HostKey(host));
       if (it == by_name.end()) {
         return absl::InvalidArgumentError(absl::StrCat(demand.name, "--hosts ", Escape(host),
                                                        ": it is not among the ",
@@ -215,10 +216,12 @@ absl::StatusOr<std::vector<uint32_t>> DealAll(const hosts::HostList& hosts,
 absl::StatusOr<std::vector<uint32_t>> FromRankfile(const hosts::HostList& hosts, size_t considered,
                                                    const PlanOptions& options) {
   std::map<std::string, uint32_t> by_name;
-  for (uint32_t i = 0; i < considered; ++i) by_name.emplace(hosts.entries[i].host, i);
+  for (uint32_t i = 0; i < considered; ++i) {
+    by_name.emplace(hosts::HostKey(hosts.entries[i].host), i);
+  }
   std::vector<uint32_t> node_of_rank;
   for (const hosts::RankPlace& line : options.rankfile) {
-    const auto it = by_name.find(line.host);
+    const auto it = by_name.find(hosts::HostKey(line.host));
     if (it == by_name.end()) {
       return absl::InvalidArgumentError(absl::StrCat(
           "rankfile line ", line.line, ": rank ", line.rank, " is to run on ", line.host,

@@ -55,6 +55,12 @@ absl::Status CheckChosen(const hosts::HostEntry& entry, const v1::Inventory& inv
   return absl::OkStatus();
 }
 
+// Why a node's GPUs cannot be used; empty: not known.
+std::string WhyUnusable(const v1::Inventory& inventory) {
+  return inventory.gpus().empty() ? Escape(inventory.gpu_error())
+                                  : FormatFaults(inventory, /*withheld=*/true);
+}
+
 absl::StatusOr<uint32_t> Uncapped(const hosts::HostEntry& entry, const v1::Inventory* inventory,
                                   const PlanOptions& options, std::vector<std::string>& warnings) {
   const std::optional<uint32_t> promised = PromisedGpus(entry);
@@ -73,12 +79,7 @@ absl::StatusOr<uint32_t> Uncapped(const hosts::HostEntry& entry, const v1::Inven
   if (usable > 0) return FromGpus(entry, usable, options, warnings);
   // A GPU node that lost its GPUs is not a node with many cores.
   if (options.gpu_bind == GpuBind::kNone) return FromCores(entry, *inventory, options);
-  std::string why;
-  if (!inventory->gpus().empty()) {
-    why = FormatFaults(*inventory, /*withheld=*/true);
-  } else if (!inventory->gpu_error().empty()) {
-    why = Escape(inventory->gpu_error());
-  }
+  const std::string why = WhyUnusable(*inventory);
   if (why.empty()) return FromCores(entry, *inventory, options);
   return absl::FailedPreconditionError(
       absl::StrCat(entry.host, ": none of its GPUs can be used: ", why,
@@ -108,13 +109,13 @@ absl::StatusOr<uint32_t> CountPerNode(const hosts::HostEntry& entry, const v1::I
   }
   const auto ranks = static_cast<uint32_t>(gpus / std::max(options.gpus_per_rank, 1u));
   if (ranks > 0) return ranks;
-  const std::string faults = FormatFaults(inventory, /*withheld=*/true);
+  const std::string why = WhyUnusable(inventory);
   return absl::FailedPreconditionError(
       absl::StrCat(entry.host, ": --ppn gpu is one rank for each GPU, and ",
                    gpus > 0 ? absl::StrCat(Count(gpus, "GPU"), " can be used, but a rank needs ",
                                            options.gpus_per_rank, " (--gpus-per-rank)")
-                            : absl::StrCat("no GPU can be used", faults.empty() ? "" : " (", faults,
-                                           faults.empty() ? "" : ")"),
+                            : absl::StrCat("no GPU can be used", why.empty() ? "" : " (", why,
+                                           why.empty() ? "" : ")"),
                    ": leave the node out, or give a number"));
 }
 

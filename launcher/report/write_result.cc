@@ -69,10 +69,7 @@ std::string What(absl::string_view flag, const std::string& path) {
   return absl::StrCat(flag, ": write ", Escape(path));
 }
 
-}  // namespace
-
-absl::Status CheckWritable(absl::string_view flag, const std::string& path) {
-  const std::string what = What(flag, path);
+absl::Status CanBeWritten(const std::string& path, const std::string& what) {
   if (const auto fd = os::DescriptorOf(path)) {
     return fcntl(*fd, F_GETFD) < 0 ? PosixError(errno, what) : absl::OkStatus();
   }
@@ -87,6 +84,14 @@ absl::Status CheckWritable(absl::string_view flag, const std::string& path) {
   }
   if (faccessat(place->folder.get(), ".", W_OK | X_OK, 0) != 0) return PosixError(errno, what);
   return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CheckWritable(absl::string_view flag, const std::string& path) {
+  const absl::Status can = CanBeWritten(path, What(flag, path));
+  // A mistake on the command line, whatever the kernel calls it.
+  return can.ok() ? can : absl::InvalidArgumentError(can.message());
 }
 
 absl::Status WriteResult(const std::string& path, absl::string_view text) {

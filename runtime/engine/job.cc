@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <climits>
 #include <cstdlib>
+#include <exception>
 #include <fstream>
 #include <string>
 #include <utility>
@@ -247,7 +248,17 @@ Result<std::shared_ptr<Job::NewGroup>> Job::StartGroup(int color, int key) {
   exchange.what.count = 2;
   exchange.what.type = DTRAIN_INT32;
   exchange.what.name = NameHash(exchange.name);
-  exchange.then = [this, begun] { begun->id = MakeGroup(begun->table); };
+  exchange.then = [this, begun] {
+    try {
+      begun->id = MakeGroup(begun->table);
+    } catch (const std::exception& error) {
+      // The other ranks are in there, and wait for this one.
+      const Error failed{DTRAIN_ERROR_RESOURCES,
+                         std::string("the group could not be made: ") + error.what()};
+      executor_.SetBroken(failed);
+      begun->id = failed;
+    }
+  };
   auto handle = Start(std::move(exchange));
   if (!handle.ok()) return handle.error();
   begun->handle = *handle;

@@ -275,6 +275,7 @@ TEST_F(NvmlTest, AnInheritedDeviceListNarrowsTheGpus) {
     GpuReport report = visible(none);
     EXPECT_THAT(report.gpus, IsEmpty()) << none;
     EXPECT_THAT(report.warnings, IsEmpty()) << none;
+    EXPECT_EQ(report.error, "") << none;
   }
   EXPECT_THAT(Uuids(visible("1,-1,2")), ElementsAre("GPU-1000"));
 
@@ -282,12 +283,15 @@ TEST_F(NvmlTest, AnInheritedDeviceListNarrowsTheGpus) {
   EXPECT_THAT(Uuids(beyond), ElementsAre("GPU-0000"));
   ASSERT_EQ(beyond.warnings.size(), 1u);
   EXPECT_THAT(beyond.warnings[0], HasSubstr("its entry '8' names no GPU here"));
-  for (const char* wrong : {"GPU-", "GPU-9", "gpu0", "99999999999999999999"}) {
+  EXPECT_EQ(beyond.error, "");
+  // Not a node without GPUs: the launcher must not take its cores for slots.
+  for (const char* wrong : {"GPU-", "GPU-9", "gpu0", "all", "99999999999999999999"}) {
     GpuReport report = visible(wrong);
     EXPECT_THAT(report.gpus, IsEmpty()) << wrong;
-    EXPECT_EQ(report.warnings.size(), 1u) << wrong;
+    EXPECT_THAT(report.warnings, IsEmpty()) << wrong;
+    EXPECT_THAT(report.error, HasSubstr("names no GPU here: name GPUs by number or UUID")) << wrong;
   }
-  EXPECT_THAT(visible("MIG-GPU-1000/1/0").warnings[0], HasSubstr("MIG instance"));
+  EXPECT_THAT(visible("MIG-GPU-1000/1/0").error, HasSubstr("MIG instance"));
 }
 
 TEST_F(NvmlTest, NumbersForGpusOfDifferentKindsAreWarnedOf) {

@@ -87,6 +87,7 @@ TEST_F(WriteResultTest, WhatCannotBeWrittenIsToldBeforeAndAfterwards) {
   const std::string path = dir_ + "/missing/result.json";
   EXPECT_THAT(std::string(CheckWritable("--result-json", path).message()),
               HasSubstr(path + ": No such file or directory"));
+  EXPECT_EQ(CheckWritable("--result-json", path).code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(WriteResult(path, "x").message()), HasSubstr(path));
   EXPECT_THAT(std::string(CheckWritable("--result-json", dir_).message()),
               HasSubstr("Is a directory"));

@@ -79,6 +79,20 @@ TEST(Slurm, FallsBackToTasksAskedForAndThenToCores) {
             "Slurm: n1:2");
 }
 
+// sbatch -N2 --gpus-per-node=8: Slurm counts one task a node there, or with --exclusive each core.
+TEST(Slurm, AJobOfGpusWithoutTasksLeavesTheSlotsToTheGpus) {
+  for (const char* gpus : {"SLURM_GPUS", "SLURM_GPUS_PER_NODE", "SLURM_JOB_GPUS"}) {
+    for (const char* tasks : {"1(x2)", "128(x2)"}) {
+      Env env = {{gpus, "8"}, {"SLURM_TASKS_PER_NODE", tasks}, {"SLURM_CPUS_PER_TASK", "2"}};
+      EXPECT_EQ(Show(Slurm("n[1-2]", env)), "Slurm: n1:? n2:?") << gpus << " " << tasks;
+    }
+    for (const char* asked : {"SLURM_NTASKS", "SLURM_NTASKS_PER_NODE", "SLURM_GPUS_PER_TASK"}) {
+      Env env = {{gpus, "8"}, {"SLURM_TASKS_PER_NODE", "1(x2)"}, {asked, "1"}};
+      EXPECT_EQ(Show(Slurm("n[1-2]", env)), "Slurm: n1:1 n2:1") << gpus << " " << asked;
+    }
+  }
+}
+
 TEST(Slurm, InAStepOnSomeOfTheNodesStillCountsTheTasksOfTheJob) {
   Env step = {{"SLURM_STEP_NODELIST", "n1"},
               {"SLURM_STEP_TASKS_PER_NODE", "1"},
@@ -109,7 +123,9 @@ TEST(Slurm, SuggestsSrunForEachHost) {
   EXPECT_THAT((*allocation)->rsh, HasSubstr(" srun "));
   EXPECT_THAT((*allocation)->rsh, HasSubstr("--nodelist={host}"));
   EXPECT_THAT((*allocation)->rsh, HasSubstr("--unbuffered"));
-  EXPECT_THAT((*allocation)->rsh, HasSubstr("-u SRUN_CPUS_PER_TASK "));
+  for (const char* flag : {"SRUN_CPUS_PER_TASK", "SLURM_DISTRIBUTION", "SLURM_HOSTFILE"}) {
+    EXPECT_THAT((*allocation)->rsh, HasSubstr(absl::StrCat("-u ", flag, " "))) << flag;
+  }
 }
 
 TEST(Slurm, AsksForAllGpusOfANodeWhereTheJobCountedThemByTask) {

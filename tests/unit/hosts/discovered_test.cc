@@ -30,6 +30,12 @@ TEST(DiscoveredTest, HostsAndSlots) {
   EXPECT_EQ(Read("\n \n"), "");
 }
 
+TEST(DiscoveredTest, Ipv6AddressesAreAsInAHostFile) {
+  EXPECT_EQ(Read("2001:db8::7\n[2001:db8::8]\n[2001:db8::9]:4\nfe80::1%eth0", 2),
+            "2001:db8::7:2 2001:db8::8:2 2001:db8::9:4 fe80::1%eth0:2");
+  EXPECT_EQ(Read("[::1]:2\n0:0::1"), "0:0::1");
+}
+
 TEST(DiscoveredTest, OfAHostThatIsNamedTwiceTheLastLineCounts) {
   EXPECT_EQ(Read("a:1\nb:1\na:3"), "a:3 b:1");
   EXPECT_EQ(Read("a:1\nA:2"), "A:2");
@@ -37,7 +43,8 @@ TEST(DiscoveredTest, OfAHostThatIsNamedTwiceTheLastLineCounts) {
 
 TEST(DiscoveredTest, WhatIsNoHost) {
   EXPECT_EQ(Read("a:4\nb:c:d"), "line 2: \"b:c:d\" is not HOST or HOST:SLOTS");
-  for (const char* line : {"a:", "a:0", "a:x", "a:-1", "a:99999"}) {
+  for (const char* line : {"a:", "a:0", "a:x", "a:-1", "a:99999", "[::1]:", "[::1]:0", "[::1",
+                           "[::1]2", "[a]:2", "2001:db8::9]:4"}) {
     EXPECT_THAT(Read(line), HasSubstr("is not HOST or HOST:SLOTS")) << line;
   }
   for (const char* line : {"-oProxyCommand=x", "a b", ":3", "$(reboot)"}) {

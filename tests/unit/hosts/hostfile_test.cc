@@ -180,6 +180,7 @@ TEST(Hostfile, RefusesBadLinesWithLineColumnAndText) {
   const Row rows[] = {
       {"a\nb sluts=4\n", "hosts:2:3: unknown key: \"sluts\"; did you mean slots=?"},
       {"a prot=4", "hosts:1:3: unknown key: \"prot\"; did you mean port=?"},
+      {"a gpu=4", "hosts:1:3: unknown key: \"gpu\"; did you mean gpus=?"},
       {"a max-slot s=4",
        "hosts:1:3: not a setting: \"max-slot\"; "
        "write one host a line, then key=value such as slots=4"},

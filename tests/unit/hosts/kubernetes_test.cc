@@ -71,6 +71,20 @@ TEST_F(MpiJobTest, TakesHostsAndSlotsOfOpenMpisHostfile) {
   EXPECT_EQ(Shown(), "MPIJob: pi-worker-0.pi.ml.svc:4 pi-worker-1.pi.ml.svc:4");
 }
 
+// Older operators named the pods alone there; cores would be those of the whole node.
+TEST_F(MpiJobTest, TakesSlotsPerWorkerWhereTheHostfileHasNone) {
+  files_["/etc/mpi/hostfile"] = "pi-worker-0.pi.ml.svc\npi-worker-1.pi.ml.svc slots=2\n";
+  EXPECT_EQ(Shown(), "MPIJob: pi-worker-0.pi.ml.svc:4 pi-worker-1.pi.ml.svc:2");
+  env_.erase("OMPI_MCA_orte_set_default_slots");
+  EXPECT_THAT(Shown(), HasSubstr("pi-worker-0.pi.ml.svc:?"));
+  env_["I_MPI_PERHOST"] = "3";
+  EXPECT_THAT(Shown(), HasSubstr("pi-worker-0.pi.ml.svc:3"));
+  for (const char* other : {"allcores", "0", "-1", "65536"}) {
+    env_["I_MPI_PERHOST"] = other;
+    EXPECT_THAT(Shown(), HasSubstr("pi-worker-0.pi.ml.svc:?")) << other;
+  }
+}
+
 TEST_F(MpiJobTest, TakesThoseOfIntelAndMpich) {
   files_["/etc/mpi/hostfile"] = "pi-worker-0.pi.ml.svc:2\npi-worker-1.pi.ml.svc:2\n";
   const std::string hosts = "MPIJob: pi-worker-0.pi.ml.svc:2 pi-worker-1.pi.ml.svc:2";

@@ -437,6 +437,27 @@ TEST_F(CampaignTest, AHostThatWasLeftOutIsTheLastChoice) {
   EXPECT_THAT(begun_.back().doubtful, ElementsAre(true, true));
 }
 
+// Else a host that fails again and again restarts the job for ever, for the other one that is gone.
+TEST_F(CampaignTest, TheLossOfTheLastChoiceCostsARestart) {
+  Make(2, 2, /*least=*/1);
+  for (const uint32_t host : {0U, 0U, 1U}) {
+    Runs(seconds(100));
+    Ends(End::kNode, kExitNodeLost, {host});
+    Wait();
+  }
+  for (int i = 0; i < 2; ++i) {
+    Ends(End::kNode, kExitStartAgents, {1});  // it is not there: node0 again
+    Wait();
+    Runs(seconds(100));
+    Ends(End::kNode, kExitNodeLost, {0});
+    if (i > 0) continue;
+    EXPECT_THAT(said_.back(), testing::HasSubstr("restart 2 of 2"));
+    Wait();
+  }
+  ASSERT_TRUE(verdict_);
+  EXPECT_EQ(verdict_->exit_code, kExitRestarts);
+}
+
 TEST_F(CampaignTest, AHostOfThreeEndsIsLeftOutHoweverFarApart) {
   Make(2, 9, /*least=*/1);
   for (int i = 0; i < 3; ++i) {

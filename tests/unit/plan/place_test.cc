@@ -268,7 +268,7 @@ TEST_F(PlaceTest, ARankfilePlacesEachRank) {
   AddHost("a", 2);
   AddHost("b", 2);
   options_.rankfile = {
-      {0, "b", std::nullopt, 1}, {1, "a", std::nullopt, 2}, {2, "b", std::nullopt, 3}};
+      {0, "b", std::nullopt, 1}, {1, "A", std::nullopt, 2}, {2, "b", std::nullopt, 3}};
   const auto plan = PlaceAll();
   EXPECT_EQ(Ranks(plan), "a1 b0 b2");
   EXPECT_EQ(plan->process_mapping, "(vector,(1,1,1),(0,2,1))");
@@ -360,7 +360,7 @@ TEST_F(PlaceTest, ProgramsFollowEachOther) {
 TEST_F(PlaceTest, AProgramStaysOnItsHosts) {
   AddHost("a", 2);
   AddHost("b", 2);
-  options_.programs = {{2, 1, {"b"}}, {1, 1, {"a"}}};
+  options_.programs = {{2, 1, {"B"}}, {1, 1, {"a"}}};
   options_.ranks = 3;
   EXPECT_EQ(Ranks(PlaceAll()), "a2 b0 b1");
   options_.programs[0].ranks = 3;
@@ -398,7 +398,9 @@ TEST_F(PlaceTest, ARankForEachGpuOrOne) {
   EXPECT_EQ(Ranks(PlaceAll()), "a0 a1 a2 a3 b4");
   // A node that lost its GPUs is not one without.
   inventories_[1].set_gpu_error("driver hangs");
-  EXPECT_THAT(Message(PlaceAll()), HasSubstr("b: --ppn gpu is one rank for each GPU"));
+  EXPECT_THAT(
+      Message(PlaceAll()),
+      HasSubstr("b: --ppn gpu is one rank for each GPU, and no GPU can be used (driver hangs)"));
 }
 
 TEST_F(PlaceTest, CoresAreNoLimitWhereALauncherKnewNone) {
