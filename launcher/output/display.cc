@@ -278,8 +278,9 @@ void Display::UserEndedLine() {
     tail_.reset();
   }
   if (!prompt_) return;
-  // The cursor has gone to the row below, and the prompt with its answer scrolls like any line.
-  leftovers_ = drawn_rows_ > 1;
+  // The cursor has gone to the row below, and the prompt with its answer scrolls like any line. If
+  // rows were drawn again before we read the answer, the cursor stands behind the prompt's copy.
+  leftovers_ = drawn_rows_ > 0;
   drawn_.clear();
   drawn_rows_ = 0;
   changed_ = true;
@@ -352,7 +353,7 @@ std::vector<std::string> Display::Texts(Size size, const std::string& time) {
 }
 
 std::string Display::Erase() {
-  std::string out = drawn_rows_ > 0 ? "\r\033[J" : leftovers_ ? "\033[J" : "";
+  std::string out = drawn_rows_ > 0 || leftovers_ ? "\r\033[J" : "";
   drawn_.clear();
   drawn_rows_ = 0;
   leftovers_ = false;

@@ -143,7 +143,7 @@ class Display {
   std::optional<StreamId> prompt_;  // whose line the cursor stands behind
   std::string prompt_text_;
   bool changed_ = false;    // something else should stand there
-  bool leftovers_ = false;  // below the cursor there is what nobody needs
+  bool leftovers_ = false;  // from the cursor's row on there may be what nobody needs
   TimePoint last_ = TimePoint::min();
 };
 

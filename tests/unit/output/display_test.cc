@@ -143,9 +143,19 @@ TEST_F(DisplayTest, AnAnswerLeavesThePromptWhereItIs) {
   Add(1, "\r10%");
   EXPECT_EQ(After(100), "[0] Name? \n[1] 10%\033[1A\r[0] Name? ");
   display_.UserEndedLine();
-  EXPECT_EQ(Take(), "\033[J[1] 10%\r");
+  EXPECT_EQ(Take(), "\r\033[J[1] 10%\r");
   EXPECT_EQ(Add(0, "hello\n"), "");
   EXPECT_EQ(After(100), "\r\033[J[0] hello\n[1] 10%\r");
+}
+
+// The answer's echo moved the cursor down before these rows were drawn, and was read after that.
+TEST_F(DisplayTest, AnAnswerThatIsReadLateLeavesNoCopyOfThePrompt) {
+  Add(0, "Name? ");
+  EXPECT_EQ(After(100), "[0] Name? ");
+  Add(1, "talk\n");
+  EXPECT_EQ(After(100), "\r\033[J[1] talk\n[0] Name? ");
+  display_.UserEndedLine();
+  EXPECT_EQ(Add(1, "more\n"), "\r\033[J[1] more\n");
 }
 
 TEST_F(DisplayTest, WhatStandsAtTheEndIsALine) {
