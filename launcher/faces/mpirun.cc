@@ -406,7 +406,7 @@ absl::StatusOr<Translation> TranslateMpirun(const std::vector<std::string>& args
   std::vector<std::string> shared;
   for (auto begin = args.begin();;) {
     const auto end = std::find(begin, args.end(), ":");
-    // mpirun skips what is empty: scripts put a ':' behind each program.
+    // mpirun skips an empty program: scripts put a ':' behind each one.
     if (begin != end) {
       absl::StatusOr<Line> line =
           TranslateProgram({begin, end}, out.programs.empty(), surroundings, shared, out);

@@ -110,9 +110,11 @@ bool InPartOfTheJob(const EnvLookup& env, const std::string& job_nodes) {
 }
 
 // A job that requested GPUs but no tasks means a rank for each GPU, while SLURM_TASKS_PER_NODE says
-// one, or as many as there are cores. SLURM_NTASKS is set only if tasks were requested.
+// one, or as many as there are cores. SLURM_NTASKS is set only if tasks were requested. Only where
+// Slurm has given NVIDIA GPUs: nodes without them would report a slot for each core.
 bool CountsGpusAlone(const EnvLookup& env) {
-  return FirstSet(env,
+  return FirstSet(env, {"CUDA_VISIBLE_DEVICES"}) && !FirstSet(env, {"ROCR_VISIBLE_DEVICES"}) &&
+         FirstSet(env,
                   {"SLURM_GPUS", "SLURM_GPUS_PER_NODE", "SLURM_JOB_GPUS", "SLURM_GPUS_ON_NODE"}) &&
          !FirstSet(env,
                    {"SLURM_NTASKS", "SLURM_NPROCS", "SLURM_NTASKS_PER_NODE", "SLURM_NTASKS_PER_GPU",

@@ -44,7 +44,7 @@ struct Group {
 
 // "2, 3": ranks of the job, for texts that speak of those of the group.
 std::string MembersText(const Group& group);
-// What has set how long this rank's collectives on the group wait, for texts about a timeout.
+// The setting that limits how long this rank's collectives on the group wait, for errors.
 std::string LimitText(const Group& group);
 
 // A group's place within the table of what all ranks of the job gave for color and key.

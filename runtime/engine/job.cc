@@ -231,8 +231,8 @@ Result<int> Job::AwaitAllJoined() {
   return executor_.Join(queue_.fusion_threshold());
 }
 
-// Nothing is drained first: what is pending here may find its partner only once another rank has
-// its group.
+// Does not drain the queue first: a pending collective may find its partner only once another rank
+// has its group.
 Result<std::shared_ptr<Job::NewGroup>> Job::StartGroup(int color, int key) {
   auto begun = std::make_shared<NewGroup>();
   begun->mine[0] = std::max(color, -1);

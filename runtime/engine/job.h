@@ -28,7 +28,7 @@ struct Launcher {
 };
 
 // This process's membership of a job, from a finished bootstrap on. Used by one thread at a time,
-// but for Wait, Test and AwaitGroup; rank, size, topology and groups' ranks may be read by any.
+// except for Wait, Test and AwaitGroup; any thread may read rank, size, topology and groups' ranks.
 class Job {
  public:
   // Meets the other ranks and connects to them. `launcher` and `page` outlive the job.

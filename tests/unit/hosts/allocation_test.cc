@@ -83,11 +83,19 @@ TEST(Slurm, FallsBackToTasksAskedForAndThenToCores) {
 TEST(Slurm, AJobOfGpusWithoutTasksLeavesTheSlotsToTheGpus) {
   for (const char* gpus : {"SLURM_GPUS", "SLURM_GPUS_PER_NODE", "SLURM_JOB_GPUS"}) {
     for (const char* tasks : {"1(x2)", "128(x2)"}) {
-      Env env = {{gpus, "8"}, {"SLURM_TASKS_PER_NODE", tasks}, {"SLURM_CPUS_PER_TASK", "2"}};
+      Env env = {{gpus, "8"},
+                 {"SLURM_TASKS_PER_NODE", tasks},
+                 {"SLURM_CPUS_PER_TASK", "2"},
+                 {"CUDA_VISIBLE_DEVICES", "0,1,2,3,4,5,6,7"}};
       EXPECT_EQ(Show(Slurm("n[1-2]", env)), "Slurm: n1:? n2:?") << gpus << " " << tasks;
+      env["ROCR_VISIBLE_DEVICES"] = "0,1,2,3,4,5,6,7";
+      EXPECT_NE(Show(Slurm("n[1-2]", env)), "Slurm: n1:? n2:?") << gpus << " " << tasks;
     }
     for (const char* asked : {"SLURM_NTASKS", "SLURM_NTASKS_PER_NODE", "SLURM_GPUS_PER_TASK"}) {
-      Env env = {{gpus, "8"}, {"SLURM_TASKS_PER_NODE", "1(x2)"}, {asked, "1"}};
+      Env env = {{gpus, "8"},
+                 {"SLURM_TASKS_PER_NODE", "1(x2)"},
+                 {"CUDA_VISIBLE_DEVICES", "0,1,2,3,4,5,6,7"},
+                 {asked, "1"}};
       EXPECT_EQ(Show(Slurm("n[1-2]", env)), "Slurm: n1:1 n2:1") << gpus << " " << asked;
     }
   }
