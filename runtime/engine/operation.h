@@ -44,8 +44,8 @@ struct Operation {
 
   // Small things of the library's own, which have nothing to do on a GPU.
   bool on_host = false;
-  // Of an asynchronous one on the host that is not an all-reduce: runs on all ranks after it, unless
-  // it fails, and before anything else of its group. May use the group's communicators.
+  // Of an asynchronous one on the host that is not an all-reduce: runs on all ranks after it,
+  // unless it fails, and before anything else of its group. May use the group's communicators.
   std::function<void()> then;
 
   bool on_device() const {

@@ -40,7 +40,8 @@ TEST(BoundedLook, WhatItDoesStaysInItsProcess) {
 }
 
 TEST(BoundedLook, WhereNothingIsLateNobodyIsTold) {
-  AwaitReturn(std::chrono::seconds(60), [] {}, [] { ADD_FAILURE(); });
+  AwaitReturn(
+      std::chrono::seconds(60), [] {}, [] { ADD_FAILURE(); });
   EXPECT_FALSE(HasChildren());
 }
 

@@ -287,8 +287,8 @@ TEST(NcclApi, WhatAGroupHasNotDoneFailsWhenItIsFreed) {
     for (void*& buffer : memory) ASSERT_DONE(dtrain_alloc_device(400, &buffer));
     dtrain_handle last = 0;  // does not end
     for (void* buffer : memory) {
-      ASSERT_DONE(dtrain_allreduce_async(buffer, buffer, 100, DTRAIN_INT32, DTRAIN_MAX, &options,
-                                         &last));
+      ASSERT_DONE(
+          dtrain_allreduce_async(buffer, buffer, 100, DTRAIN_INT32, DTRAIN_MAX, &options, &last));
     }
     (void)dtrain_group_free(options.group);  // the failure may be known before, or not
     EXPECT_NE(dtrain_wait(last), DTRAIN_OK);
