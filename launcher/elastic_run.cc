@@ -178,7 +178,7 @@ void ElasticRun::Do(const elastic::BeginRun& begin) {
 void ElasticRun::Do(const elastic::EndRun& end) {
   const auto run = runs_.find(end.run);
   if (run == runs_.end() || std::exchange(run->second.ending, true)) return;
-  run->second.attempt->Feed(job::EndAsked{end.why});
+  run->second.attempt->Feed(job::EndAsked{end.why, end.cancels});
 }
 
 void ElasticRun::Do(const elastic::OpenRound& open) { Pass(board_.Open(open)); }

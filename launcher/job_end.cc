@@ -110,13 +110,24 @@ void JobEnd::RunOwnHook(loop::Task then) {
   }
 }
 
-absl::Status JobEnd::StartOwnHook(const std::string& command, absl::AnyInvocable<void(int)> over) {
+absl::StatusOr<std::string> JobEnd::WriteOwnSummary() {
   auto folder = os::ScratchFolder::Make(os::TemporaryDirectories());
   if (!folder.ok()) return folder.status();
   summary_folder_.emplace(*std::move(folder));
-  const std::string summary = summary_folder_->path() + "/summary.json";
+  std::string summary = summary_folder_->path() + "/summary.json";
   absl::Status written = report::WriteWhole("--on-end", summary, ResultJson());
   if (!written.ok()) return written;
+  return summary;
+}
+
+// The hook runs even without a summary, as on a full disk: it may notify people of the end.
+absl::Status JobEnd::StartOwnHook(const std::string& command, absl::AnyInvocable<void(int)> over) {
+  const absl::StatusOr<std::string> written = WriteOwnSummary();
+  if (!written.ok()) {
+    std::fprintf(stderr, "dtrain: warning: --on-end runs with an empty DTRAIN_SUMMARY: %s\n",
+                 std::string(written.status().message()).c_str());
+  }
+  const std::string summary = written.ok() ? *written : "";
   auto hook = EndHook::Start(
       around_.loop, command, EndHook::OurOwn(), {around_.options.job.job_id, exit_code_, summary},
       {around_.options.detach.on_end_timeout,

@@ -9,6 +9,7 @@
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "common/base/clock.h"
 #include "common/loop/loop.h"
@@ -66,6 +67,7 @@ class JobEnd {
   void WhenKept(loop::Task then);
   void TellRecord() const;
   void RunOwnHook(loop::Task then);
+  absl::StatusOr<std::string> WriteOwnSummary();
   absl::Status StartOwnHook(const std::string& command, absl::AnyInvocable<void(int)> over);
   void FinishStatus();
   void Settle();

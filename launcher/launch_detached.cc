@@ -31,7 +31,9 @@
 #include "launcher/detached/supervisor.h"
 #include "launcher/migrate/depart.h"
 #include "launcher/migrate/options.h"
+#include "launcher/status/look_watch.h"
 #include "launcher/story/care.h"
+#include "launcher/story/find.h"
 
 namespace dtrain {
 namespace {
@@ -49,10 +51,7 @@ volatile sig_atomic_t interrupted = 0;
 void OnInterrupt(int signal) { interrupted = signal; }
 
 // For the terminal of whoever waits for it.
-void Relay(detached::LauncherLog& log, bool rest) {
-  const std::string text = log.Next(rest);
-  (void)fwrite(text.data(), 1, text.size(), stderr);
-}
+void Relay(const std::string& text) { (void)fwrite(text.data(), 1, text.size(), stderr); }
 
 // For `id=$(dtrain launch -d ...)`. That of a job that nobody could name is told in any case.
 void TellId(const std::string& id) {
@@ -77,11 +76,15 @@ int WaitUntilItRuns(const detached::JobFolder& job, detached::LauncherStart& sta
     sigaction(signal, &action, nullptr);
   }
   const std::string id = job.id();
-  const auto end = start.Wait(detached::Standing::Stage::kRuns, [&log] {
-    Relay(log, /*rest=*/false);
-    return interrupted == 0;
+  status::LookWatch watch(job.path());
+  const auto end = watch.Do([&] {
+    return start.Wait(detached::Standing::Stage::kRuns, [&] {
+      const std::string said = log.Next();
+      watch.Pause([&] { Relay(said); });
+      return interrupted == 0;
+    });
   });
-  Relay(log, /*rest=*/true);
+  Relay(log.Next(/*rest=*/true));
   switch (end) {
     case detached::LauncherStart::End::kReached:
       SayWhoMinds(job);
@@ -203,9 +206,9 @@ int LaunchElsewhere(const detached::Jobs& jobs, const cli::LaunchOptions& launch
 
 absl::StatusOr<detached::JobFolder> Find(const std::string& job) {
   if (job.find('/') != std::string::npos) return detached::JobFolder(job);
-  auto place = detached::Jobs::UsualPlace();
-  if (!place.ok()) return place.status();
-  return detached::Jobs(*std::move(place)).Find(job);
+  const auto jobs = story::OpenJobs();
+  if (!jobs.ok()) return jobs.status();
+  return jobs->Find(job);
 }
 
 }  // namespace
@@ -239,7 +242,7 @@ int LaunchDetached(const cli::LaunchOptions& launch, v1::Spec spec) {
   Describe(launch, spec);
   *spec.mutable_accepted_by() = detached::Ourselves();
 
-  auto place = detached::Jobs::UsualPlace();
+  auto place = story::AwaitPlace();
   if (!place.ok()) return Fail(place.status());
   if (const std::string& reads = launch.job.stdin_rank;
       !launch.quiet && reads != "0" && reads != "none") {

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
+#include <cstring>
 #include <memory>
 #include <string>
 #include <utility>
@@ -59,6 +60,11 @@ dtrain_status Asynchronous(const char* name, const dtrain_options* given, dtrain
     if (group == nullptr) {
       return Error{DTRAIN_ERROR_INVALID_ARGUMENT,
                    "dtrain_options.group is not a group of this job, or has been freed"};
+    }
+    if (options.name != nullptr && std::strcmp(options.name, Job::kMakesGroup) == 0) {
+      return Error{DTRAIN_ERROR_INVALID_ARGUMENT,
+                   std::string("dtrain_options.name is '") + Job::kMakesGroup +
+                       "', which is reserved for that call: choose another name"};
     }
     auto made = make(PlaceIn(*group));
     if (!made.ok()) return made.error();

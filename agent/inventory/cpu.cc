@@ -5,6 +5,7 @@
 #include <sys/sysinfo.h>
 
 #include <algorithm>
+#include <limits>
 #include <memory>
 #include <numeric>
 #include <utility>
@@ -14,6 +15,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "common/base/cpulist.h"
 #include "common/os/fd.h"
 
@@ -40,6 +42,50 @@ std::vector<int> ReadList(const std::string& path) {
   if (!text.ok()) return {};
   absl::StatusOr<std::vector<int>> cpus = ParseCpuList(*text);
   return cpus.ok() ? *std::move(cpus) : std::vector<int>();
+}
+
+// The folder of this process's cgroup that limits processor time, below `top`.
+struct CpuCgroup {
+  std::string top, path;
+  bool old = false;  // cgroup v1
+};
+
+// /proc/self/cgroup has "0::/path" for v2, and "4:cpu,cpuacct:/path" where v1 has the controller.
+CpuCgroup FindCpuCgroup(const Roots& roots) {
+  CpuCgroup found;
+  const auto text = os::ReadSmallFile(absl::StrCat(roots.procfs, "/self/cgroup"));
+  if (!text.ok()) return found;
+  for (absl::string_view line : absl::StrSplit(*text, '\n')) {
+    const std::vector<absl::string_view> parts = absl::StrSplit(line, absl::MaxSplits(':', 2));
+    if (parts.size() != 3) continue;
+    const std::vector<absl::string_view> controllers = absl::StrSplit(parts[1], ',');
+    if (std::find(controllers.begin(), controllers.end(), "cpu") != controllers.end()) {
+      return {absl::StrCat(roots.sysfs, "/fs/cgroup/cpu"), std::string(parts[2]), true};
+    }
+    if (parts[0] != "0" || !parts[1].empty()) continue;
+    found = {absl::StrCat(roots.sysfs, "/fs/cgroup"), std::string(parts[2]), false};
+  }
+  return found;
+}
+
+// The limit of one cgroup, in whole cores; 0: none.
+uint32_t CpuQuotaOf(const std::string& folder, bool old) {
+  const auto text = os::ReadSmallFile(folder + (old ? "/cpu.cfs_quota_us" : "/cpu.max"));
+  if (!text.ok()) return 0;
+  const std::vector<absl::string_view> words =
+      absl::StrSplit(*text, absl::ByAnyChar(" \n"), absl::SkipEmpty());
+  uint64_t quota = 0, period = 0;  // microseconds
+  // "max" and -1 are no limit.
+  if (words.empty() || !absl::SimpleAtoi(words[0], &quota) || quota == 0) return 0;
+  if (old) {
+    const auto own = os::ReadSmallFile(folder + "/cpu.cfs_period_us");
+    if (!own.ok() || !absl::SimpleAtoi(absl::StripAsciiWhitespace(*own), &period)) return 0;
+  } else if (words.size() != 2 || !absl::SimpleAtoi(words[1], &period)) {
+    return 0;
+  }
+  if (period == 0) return 0;
+  const uint64_t cores = quota / period + (quota % period != 0 ? 1 : 0);
+  return static_cast<uint32_t>(std::min<uint64_t>(cores, std::numeric_limits<uint32_t>::max()));
 }
 
 }  // namespace
@@ -80,6 +126,20 @@ std::vector<uint32_t> ReadFirstSiblings(const Roots& roots) {
     }
   }
   return shared ? firsts : std::vector<uint32_t>();
+}
+
+uint32_t ReadCpuQuota(const Roots& roots) {
+  auto [top, path, old] = FindCpuCgroup(roots);
+  uint32_t least = 0;
+  if (top.empty()) return least;
+  while (true) {
+    // In a container the path may be the host's, and the mount's root our own cgroup.
+    const uint32_t cores = CpuQuotaOf(path == "/" ? top : top + path, old);
+    if (cores > 0 && (least == 0 || cores < least)) least = cores;
+    const size_t slash = path.rfind('/');
+    if (path.size() <= 1 || slash == std::string::npos) return least;
+    path.resize(std::max<size_t>(slash, 1));
+  }
 }
 
 uint64_t MemoryBytes() {

@@ -20,6 +20,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "agent/inventory/amd_gpus.h"
 #include "agent/inventory/cpu.h"
 #include "agent/inventory/limits.h"
 #include "agent/inventory/network.h"
@@ -97,6 +98,8 @@ void ReadProcessors(const Roots& roots, v1::Inventory& out) {
     *out.add_numa_nodes() = std::move(node);
   }
   for (uint32_t first : ReadFirstSiblings(roots)) out.add_first_siblings(first);
+  out.set_cpu_quota(ReadCpuQuota(roots));
+  out.set_amd_gpus(CountAmdGpus(roots));
   out.set_memory_bytes(MemoryBytes());
 }
 

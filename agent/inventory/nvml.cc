@@ -149,6 +149,12 @@ Device ReadDevice(NvmlLibrary& nvml, NvmlDevice handle, const Roots& roots) {
   if (mig && gpu.fault().empty()) {
     gpu.set_fault("MIG mode is on, and dtrain uses whole GPUs only (nvidia-smi -mig 0 ends it)");
   }
+  int mode = 0;
+  NoteFault(nvml.ComputeMode(handle, mode), gpu);
+  gpu.set_exclusive_process(mode == kNvmlComputeExclusiveProcess);
+  if (mode == kNvmlComputeProhibited && gpu.fault().empty()) {
+    gpu.set_fault("its compute mode is PROHIBITED (nvidia-smi -c DEFAULT ends it)");
+  }
   ReadOccupancy(nvml, handle, roots, gpu);
   ReadHealth(nvml, handle, gpu);
   return device;

@@ -204,6 +204,11 @@ int NvmlLibrary::MigMode(NvmlDevice device, bool& on) {
   return code;
 }
 
+int NvmlLibrary::ComputeMode(NvmlDevice device, int& mode) {
+  auto* call = Find<int(NvmlDevice, int*)>("nvmlDeviceGetComputeMode");
+  return call == nullptr ? kNvmlFunctionNotFound : call(device, &mode);
+}
+
 int NvmlLibrary::Utilisation(NvmlDevice device, unsigned& percent) {
   auto* call = Find<int(NvmlDevice, UtilisationRates*)>("nvmlDeviceGetUtilizationRates");
   if (call == nullptr) return kNvmlFunctionNotFound;

@@ -42,6 +42,9 @@ struct NvmlProcess {
   unsigned long long memory = 0;  // 0: not known
 };
 
+// Who may compute on a device, as NVML numbers it.
+enum NvmlComputeMode : int { kNvmlComputeProhibited = 2, kNvmlComputeExclusiveProcess = 3 };
+
 // Something that NVML reports of a device at the moment it happens.
 struct NvmlEvent {
   void* device = nullptr;
@@ -72,6 +75,7 @@ class NvmlLibrary {
   int Pci(NvmlDevice device, NvmlPci& out);
   int Memory(NvmlDevice device, NvmlMemory& out);
   int MigMode(NvmlDevice device, bool& on);
+  int ComputeMode(NvmlDevice device, int& mode);
   int Utilisation(NvmlDevice device, unsigned& percent);
   int Temperature(NvmlDevice device, unsigned& celsius);
   int Power(NvmlDevice device, unsigned& milliwatts);

@@ -9,6 +9,7 @@ namespace dtrain::inventory {
 struct Roots {
   std::string sysfs = "/sys";
   std::string procfs = "/proc";
+  std::string devfs = "/dev";
 };
 
 }  // namespace dtrain::inventory

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <ctime>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -51,6 +52,13 @@ bool IsMeantToBeShared(absl::string_view path) {
     }
   }
   return absl::EndsWith(path, ".lock");
+}
+
+// Of this thread. On a busy machine the wall clock would also count the time of other programs.
+Duration CpuTime() {
+  timespec used = {};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
+  return std::chrono::seconds(used.tv_sec) + std::chrono::nanoseconds(used.tv_nsec);
 }
 
 }  // namespace
@@ -107,11 +115,11 @@ void Loners::Begin(const v1::JobPart& part, const std::vector<std::string>& agen
 
 void Loners::Plan(Duration pause) {
   timer_.After(pause, [this] {
-    const TimePoint begin = Clock::now();
+    const Duration before = CpuTime();
     Look();
     // Whether they talk is all that is left to be seen once two have written one file.
     pause_ = std::min<Duration>(2 * pause_, watch_.has_found() ? kSharedTalkLook : kLastTalkLook);
-    pause_ = std::max<Duration>(pause_, kRestPerLook * (Clock::now() - begin));
+    pause_ = std::max<Duration>(pause_, kRestPerLook * (CpuTime() - before));
     if (on_) Plan(pause_);
   });
 }
@@ -158,13 +166,13 @@ void Loners::Await() {
     char events[4096];
     for (int i = 0; i < kMostReads && read(changes_.get(), events, sizeof(events)) > 0; ++i) {
     }
-    const TimePoint begin = Clock::now();
+    const Duration before = CpuTime();
     LookAtFiles();
     if (watch_.has_found()) return Plan(Duration::zero());
     const TimePoint end = Clock::now();
     // Files are open for a moment only, so looks come one after the other as long as they may.
     time_left_ = std::min<Duration>(time_left_ + (end - looked_at_) / kRestPerLook, kMostAtOnce) -
-                 (end - begin);
+                 (CpuTime() - before);
     looked_at_ = end;
     if (time_left_ > Duration::zero()) return Await();
     soon_.After(-time_left_ * kRestPerLook, [this] { Await(); });

@@ -10,11 +10,15 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <iterator>
 #include <utility>
 
+#include "absl/strings/string_view.h"
 #include "common/os/fd.h"
+#include "common/os/file_system.h"
 #include "common/os/pidfd.h"
 #include "common/os/unique_fd.h"
 
@@ -52,6 +56,30 @@ UniqueFd StartLook(absl::FunctionRef<void()> look) {
   return pidfd.ok() ? *std::move(pidfd) : UniqueFd();
 }
 
+// O_PATH, by what the kernel has cached alone: EAGAIN where it would have to ask a file system, as
+// before each use of a name on NFS. ENOENT: it knows that there is nothing.
+UniqueFd OpenCached(const std::string& path) {
+  open_how how{};
+  how.flags = O_PATH | O_CLOEXEC;
+  how.resolve = RESOLVE_CACHED;
+  return UniqueFd(
+      static_cast<int>(syscall(SYS_openat2, AT_FDCWD, path.c_str(), &how, sizeof(how))));
+}
+
+// Network file systems, and those that a program serves, have no device of their own; nor have a
+// few local ones. Not statfs, which asks the server.
+bool IsLocal(int fd, bool overlay_counts) {
+  struct statx about {};
+  if (statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_TYPE, &about) != 0) return false;
+  if (about.stx_dev_major != 0) return true;
+  constexpr absl::string_view kWithoutDevice[] = {"bcachefs", "btrfs", "ramfs", "tmpfs", "zfs"};
+  const auto type = FileSystemOf(fd);
+  if (!type.ok()) return false;
+  return (overlay_counts && *type == "overlay") ||
+         std::find(std::begin(kWithoutDevice), std::end(kWithoutDevice), *type) !=
+             std::end(kWithoutDevice);
+}
+
 }  // namespace
 
 bool ReturnsWithin(Duration bound, absl::FunctionRef<void()> look) {
@@ -74,14 +102,20 @@ void AwaitReturn(Duration bound, absl::FunctionRef<void()> look, absl::FunctionR
 }
 
 bool IsAtHand(const std::string& path) {
-  open_how how{};
-  how.flags = O_PATH | O_CLOEXEC;
-  how.resolve = RESOLVE_CACHED;
-  UniqueFd fd(static_cast<int>(syscall(SYS_openat2, AT_FDCWD, path.c_str(), &how, sizeof(how))));
-  struct statx about {};
-  // Network file systems, and those that a program serves, have no device of their own.
-  return fd && statx(fd.get(), "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_TYPE, &about) == 0 &&
-         about.stx_dev_major != 0;
+  const UniqueFd fd = OpenCached(path);
+  return fd && IsLocal(fd.get(), /*overlay_counts=*/false);
+}
+
+bool AnswersAtOnce(const std::string& path) {
+  std::string at = path;
+  for (;;) {
+    const UniqueFd fd = OpenCached(at);
+    // An overlay asks its layers before each use of a name that lies on a file server.
+    if (fd) return IsLocal(fd.get(), /*overlay_counts=*/true);
+    const size_t slash = at.rfind('/');
+    if (errno != ENOENT || slash == std::string::npos || at.size() == 1) return false;
+    at.resize(std::max<size_t>(slash, 1));
+  }
 }
 
 }  // namespace dtrain::os

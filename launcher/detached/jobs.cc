@@ -65,15 +65,15 @@ absl::Status MakeWithParents(const std::string& path) {
   return made.ok() ? os::SyncFolder(parent.string()) : made;
 }
 
+bool IsAbsolute(const char* path) { return path != nullptr && path[0] == '/'; }
+
 // sudo and su leave the variables of another user.
-bool IsOurHome(const char* path) {
-  return path != nullptr && path[0] == '/' && os::IsOwnDirectory(path);
-}
+bool IsOurHome(const char* path) { return IsAbsolute(path) && os::IsOwnDirectory(path); }
 
 // One that does not exist yet is made (the XDG Base Directory Specification), if what is there of
 // it is ours.
 bool MayBecomeOurs(const char* path) {
-  if (path == nullptr || path[0] != '/') return false;
+  if (!IsAbsolute(path)) return false;
   std::error_code error;
   fs::path at(path);
   if (fs::exists(at, error) || error) return false;
@@ -96,16 +96,30 @@ bool IsOver(const JobFolder& job) {
 }  // namespace
 
 absl::StatusOr<std::string> Jobs::UsualPlace() {
-  const char* state = getenv("XDG_STATE_HOME");
-  if (IsOurHome(state) || MayBecomeOurs(state)) return absl::StrCat(state, "/dtrain");
-  const char* home = getenv("HOME");
-  if (IsOurHome(home)) return absl::StrCat(home, "/.local/state/dtrain");
-  const auto account = os::FindAccount(geteuid());  // cron and containers set nothing
-  if (account.ok() && IsOurHome(account->home.c_str())) {
-    return absl::StrCat(account->home, "/.local/state/dtrain");
+  return UsualPlace([](const std::string&) { return true; });
+}
+
+absl::StatusOr<std::string> Jobs::UsualPlace(
+    absl::FunctionRef<bool(const std::string& place)> may_ask) {
+  const absl::Status unasked = absl::UnavailableError("the folder of detached jobs was not asked");
+  if (const char* state = getenv("XDG_STATE_HOME"); IsAbsolute(state)) {
+    std::string place = absl::StrCat(state, "/dtrain");
+    if (!may_ask(place)) return unasked;
+    if (IsOurHome(state) || MayBecomeOurs(state)) return place;
   }
-  return absl::NotFoundError(
-      "no place for detached jobs: neither XDG_STATE_HOME nor HOME is a directory of this user");
+  const auto in_home = [&](const char* home) -> absl::StatusOr<std::string> {
+    if (IsAbsolute(home)) {
+      std::string place = absl::StrCat(home, "/.local/state/dtrain");
+      if (!may_ask(place)) return unasked;
+      if (IsOurHome(home)) return place;
+    }
+    return absl::NotFoundError(
+        "no place for detached jobs: neither XDG_STATE_HOME nor HOME is a directory of this user");
+  };
+  auto place = in_home(getenv("HOME"));
+  if (!absl::IsNotFound(place.status())) return place;
+  const auto account = os::FindAccount(geteuid());  // cron and containers set nothing
+  return account.ok() ? in_home(account->home.c_str()) : place;
 }
 
 std::string Jobs::Path(absl::string_view name) const { return absl::StrCat(place_, "/", name); }

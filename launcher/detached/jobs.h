@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -45,6 +46,10 @@ class Jobs {
  public:
   // $XDG_STATE_HOME/dtrain or ~/.local/state/dtrain.
   static absl::StatusOr<std::string> UsualPlace();
+  // The same. `may_ask` is called with each place before its file system is asked for anything, as
+  // it may not answer. UNAVAILABLE: it was false.
+  static absl::StatusOr<std::string> UsualPlace(
+      absl::FunctionRef<bool(const std::string& place)> may_ask);
   explicit Jobs(std::string place) : place_(std::move(place)) {}
 
   const std::string& place() const { return place_; }

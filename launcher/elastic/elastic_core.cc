@@ -227,7 +227,10 @@ void ElasticCore::MayDecide() {
   if (state_ != State::kOpen) return;
   const Tally tally = runs_.Records();
   if (tally.none > 0) return;
-  if (tally.success > 0 && tally.failure == 0) return End(SuccessOfAll());
+  if (tally.success > 0 && tally.failure == 0) {
+    if (tally.ready > 0) out_.Say(LeftWaitingText(runs_.all()));
+    return End(SuccessOfAll());
+  }
   if (tally.success > 0 || tally.ready == 0) return End({});
   if (options_.most_resets && resets_ >= *options_.most_resets) {
     std::string text = absl::StrCat("no resets left (--reset-limit ", *options_.most_resets, ")");
@@ -306,12 +309,14 @@ void ElasticCore::LeaveLateOut() {
   Settle();
 }
 
+// One Ctrl-C after the time limit kills, as in other jobs.
 void ElasticCore::End(Ending ending) {
+  const bool cancels = ending.verdict.kind == Kind::kTimeLimit;
   failures_.EndWith(std::move(ending));
   state_ = State::kEnd;
   for (auto& [id, run] : runs_.all()) {
     if (run.lives() && run.Count(Record::kSuccess) < run.records.size()) {
-      out_.Stop(id, run, "the job is over");
+      out_.Stop(id, run, "the job is over", cancels);
     }
   }
 }

@@ -85,6 +85,7 @@ struct BeginRun {
 struct EndRun {
   RunId run;
   std::string why;
+  bool cancels = false;  // see job::EndAsked
 };
 // To the doors of all these runs.
 struct OpenRound {

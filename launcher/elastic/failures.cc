@@ -16,11 +16,17 @@ namespace {
 
 constexpr size_t kMostDepartures = 3;  // named in one line
 
+// A rank's own exit code may be 204, too.
+bool LeavesBehind(const job::Verdict& verdict) {
+  return verdict.left_behind ||
+         (verdict.kind == job::Verdict::Kind::kNode && verdict.exit_code == kExitCleanup);
+}
+
 // Of a run that was told to end, or whose workers all succeeded, nothing is to be learned.
 bool SaysWhy(const job::Verdict& verdict) {
   using Kind = job::Verdict::Kind;
   return verdict.kind != Kind::kNone && verdict.kind != Kind::kSuccess &&
-         verdict.kind != Kind::kSignal && verdict.exit_code != kExitCleanup;
+         verdict.kind != Kind::kSignal && !LeavesBehind(verdict);
 }
 
 }  // namespace
@@ -116,7 +122,7 @@ void Failures::Leave(std::string host, std::string why) {
 // The first report of a rank's end may only be an effect of what its host reports at the end.
 void Failures::OnOver(const RunOver& over, const Run& run) {
   dead_at_ = std::max(dead_at_, over.dead_at);
-  if (over.verdict.exit_code == kExitCleanup) left_behind_.push_back(over.verdict.message);
+  if (LeavesBehind(over.verdict)) left_behind_.push_back(over.verdict.message);
   if (!first_ || first_->run != over.run || !SaysWhy(over.verdict)) return;
   const std::string cause = over.cause.empty() ? first_->cause : over.cause;
   *first_ = FailureOf(over, run);
@@ -151,10 +157,16 @@ EndElastic Failures::Conclude() const {
       if (!end.verdict.message.empty()) absl::StrAppend(&end.verdict.message, "\n");
       absl::StrAppend(&end.verdict.message, ending_.verdict.message);
     }
-    if (ending_.verdict.exit_code != 0) end.verdict.exit_code = ending_.verdict.exit_code;
+    if (ending_.verdict.exit_code != 0) {
+      if (end.verdict.kind == job::Verdict::Kind::kWorker) {
+        end.verdict.rank_code = end.verdict.exit_code;
+      }
+      end.verdict.exit_code = ending_.verdict.exit_code;
+    }
   }
   for (const std::string& text : left_behind_) {
     end.verdict.exit_code = kExitCleanup;
+    end.verdict.left_behind = true;
     if (end.verdict.kind == job::Verdict::Kind::kSuccess) {
       end.verdict.kind = job::Verdict::Kind::kNode;
       end.cause = "processes of the job may still be running";

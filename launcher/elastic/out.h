@@ -19,9 +19,9 @@ class Out {
   }
   void Say(const std::string& text) { Do(Announce{"dtrain: " + text}); }
   // What it does from now on does not count.
-  void Stop(RunId id, Run& run, std::string why) {
+  void Stop(RunId id, Run& run, std::string why, bool cancels = false) {
     run.ending = true;
-    Do(EndRun{id, std::move(why)});
+    Do(EndRun{id, std::move(why), cancels});
   }
   std::vector<ElasticAction> Take() { return std::exchange(actions_, {}); }
 

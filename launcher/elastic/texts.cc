@@ -77,6 +77,25 @@ std::string StuckText(const Runs& runs, const Failure& first, Duration since) {
                       ". If they hang in a collective, end one of them or the job");
 }
 
+std::string LeftWaitingText(const Runs& runs) {
+  std::vector<std::string> ended;
+  size_t members = 0;
+  size_t waiting = 0;
+  for (const auto& [id, run] : runs) {
+    if (!run.seated) continue;
+    members += run.records.size();
+    waiting += run.Count(Record::kReady);
+    for (size_t i = 0; i < run.records.size(); ++i) {
+      if (run.records[i] != Record::kSuccess) continue;
+      ended.push_back(absl::StrCat("rank ", run.first_number + i, " on ", run.host));
+    }
+  }
+  return absl::StrCat("warning: ", ListText(std::move(ended)), " ended with 0 while ", waiting,
+                      " of ", Count(members, "rank"),
+                      " waited for the next round: the job ends as successful, though they had not "
+                      "finished");
+}
+
 std::string LateText(const Run& run, Duration limit) {
   const size_t here =
       std::min<size_t>(run.waiting + run.Count(Record::kSuccess), run.records.size());

@@ -28,6 +28,9 @@ std::string RoundText(uint64_t round, const Plan& plan);
 // Who of the present round has neither ended nor come back.
 std::string StuckText(const Runs& runs, const Failure& first, Duration since);
 
+// Some ranks have ended with 0, and all others wait for a round that will not come.
+std::string LeftWaitingText(const Runs& runs);
+
 // "2 of 2 ranks have not called hvd.init() within 600 s; is it an elastic Horovod script?"
 std::string LateText(const Run& run, Duration limit);
 

@@ -12,11 +12,13 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "common/base/text.h"
 #include "launcher/cli/flag_table.h"
 #include "launcher/faces/face.h"
+#include "launcher/faces/mca_parameters.h"
 
 namespace dtrain::faces {
 namespace {
@@ -71,10 +73,12 @@ std::vector<FaceFlag> EnvironmentFlags() {
       {"--envall,--genvall", "", Becomes::kIgnored, ""},
       {"--envnone,--genvnone", "", Becomes::kFlag, "--env none"},
       {"--mca,--omca,--gmca", "KEY VALUE", Becomes::kOwn, "",
-       "OMPI_MCA_KEY for all programs; plm_rsh_args, plm_rsh_agent, ..._if_include and "
-       "..._sigkill_timeout also for dtrain"},
+       "OMPI_MCA_KEY for all programs; plm_rsh_args, plm_rsh_agent, ..._default_hostfile, "
+       "..._oversubscribe, ..._binding_policy, ..._if_include and ..._sigkill_timeout also for "
+       "dtrain"},
       {"--prtemca,--pmixmca", "KEY VALUE", Becomes::kOwn, "",
-       "plm_ssh_args, plm_ssh_agent and ..._sigkill_timeout for dtrain; others are ignored"},
+       "plm_ssh_args, plm_ssh_agent, ..._default_hostfile, ..._binding_policy and "
+       "..._sigkill_timeout for dtrain; others are ignored"},
       {"--wdir,-wd,--wd", "DIR", Becomes::kFlag, "--wdir"},
       {"--path", "PATHS", Becomes::kIgnored, "programs are looked up in PATH"},
       {"--iface", "NAME", Becomes::kFlag, "--net"},
@@ -95,7 +99,7 @@ std::vector<FaceFlag> OutputFlags() {
       {"--stdin", "WHO", Becomes::kFlag, "--stdin"},
       {"--timeout", "S", Becomes::kFlag, "--timeout"},
       {"--quiet,-q", "", Becomes::kFlag, "--quiet"},
-      {"--verbose,-v", "", Becomes::kFlag, "--verbose"},
+      {"--verbose,-v,-vv,-vvv", "", Becomes::kFlag, "--verbose"},
   };
 }
 
@@ -198,38 +202,13 @@ absl::Status MapBy(const cli::Surroundings& surroundings, LineBuilder& line) {
   return absl::InvalidArgumentError("--map-by rankfile: name the file with --rankfile FILE");
 }
 
-absl::Status BindTo(LineBuilder& line) {
-  std::string what = absl::AsciiStrToLower(line.Value("bind-to"));
-  what = what.substr(0, what.find(':'));
-  if (what.empty()) return absl::OkStatus();
-  if (what == "none" || what == "board") {
-    line.Flag("--bind", "none");
-  } else if (what == "socket" || what == "package" || what == "numa") {
-    line.Flag("--bind", "numa");
-  } else if (what == "core" || what == "hwthread" || absl::EndsWith(what, "cache") ||
-             what == "user") {
-    line.Flag("--bind", "core");
-  } else {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--bind-to: \"", Escape(what, 60), "\" is not none, hwthread, core, socket or numa"));
-  }
-  return absl::OkStatus();
-}
-
-// The program by which Open MPI reaches hosts, and options for it.
-struct Remote {
-  std::string agent, args;
-};
-
 // False: the parameter means nothing to dtrain.
-bool TakeParameter(const Mention& mention, Remote& remote, LineBuilder& line) {
+bool TakeParameter(const Mention& mention, McaParameters& parameters, LineBuilder& line) {
   const std::string& key = mention.values[0];
   const std::string& value = mention.values[1];
-  if (key == "plm_rsh_args" || key == "plm_ssh_args") {
-    remote.args = value;
-  } else if (key == "plm_rsh_agent" || key == "plm_ssh_agent") {
-    remote.agent = value;
-  } else if (key == "btl_tcp_if_include") {
+  const std::string spelled = absl::StrCat(mention.spelled, " ", key);
+  if (NoteParameter(key, value, spelled, parameters)) return true;
+  if (key == "btl_tcp_if_include") {
     if (!absl::StrContains(value, ',')) line.Flag("--net", value);
   } else if (key == "odls_base_sigkill_timeout") {
     line.Flag("--grace", value);
@@ -239,34 +218,8 @@ bool TakeParameter(const Mention& mention, Remote& remote, LineBuilder& line) {
   return true;
 }
 
-// Open MPI splits the options at blanks and knows no quotes.
-absl::Status ReachHosts(const Remote& remote, LineBuilder& line) {
-  // `ssh : rsh` are alternatives.
-  const std::string agent(
-      absl::StripAsciiWhitespace(remote.agent.substr(0, remote.agent.find(':'))));
-  const bool ssh = agent.empty() || agent == "ssh";
-  const std::vector<std::string> words = absl::StrSplit(remote.args, ' ', absl::SkipEmpty());
-  if (words.empty()) {
-    if (!ssh) line.Flag("--rsh", agent);
-    return absl::OkStatus();
-  }
-  if (ssh && words.size() == 2 && words[0] == "-p") {
-    line.Flag("--ssh-port", words[1]);
-    return absl::OkStatus();
-  }
-  if (absl::StrContains(remote.args, '{')) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("plm_rsh_args \"", Escape(remote.args, 60),
-                     "\": braces are not supported; put the options into ~/.ssh/config"));
-  }
-  std::string command = ssh ? "ssh -o BatchMode=yes" : agent;
-  for (const std::string& word : words) absl::StrAppend(&command, " ", ShellWord(word));
-  line.Flag("--rsh", absl::StrCat(command, " {host}"));
-  return absl::OkStatus();
-}
-
-absl::Status Environment(LineBuilder& line, const cli::Surroundings& surroundings,
-                         std::vector<std::string>& shared) {
+void Environment(LineBuilder& line, const cli::Surroundings& surroundings,
+                 McaParameters& parameters, std::vector<std::string>& shared) {
   for (const Mention* each : line.All("x")) {
     const std::string& text = each->values[0];
     if (absl::StrContains(text, '=') || IsSet(surroundings, text)) {
@@ -284,21 +237,22 @@ absl::Status Environment(LineBuilder& line, const cli::Surroundings& surrounding
   for (const Mention* each : line.All("genv")) {
     shared.push_back(absl::StrCat(each->values[0], "=", each->values[1]));
   }
-  Remote remote;
   for (const Mention* each : line.All("mca")) {
     shared.push_back(absl::StrCat("OMPI_MCA_", each->values[0], "=", each->values[1]));
-    TakeParameter(*each, remote, line);
+    TakeParameter(*each, parameters, line);
   }
   for (const Mention* each : line.All("prtemca")) {
-    if (TakeParameter(*each, remote, line)) continue;
+    if (TakeParameter(*each, parameters, line)) continue;
     line.Note(absl::StrCat(Escape(each->spelled, 80), " ", Escape(each->values[0], 60),
                            " ignored: ", kPrrte));
   }
-  return ReachHosts(remote, line);
 }
 
+// In dtrain's patterns a % begins a field.
+std::string Literal(absl::string_view path) { return absl::StrReplaceAll(path, {{"%", "%%"}}); }
+
 void OutputFolder(absl::string_view dir, LineBuilder& line) {
-  line.Flag("--output", absl::StrCat(dir, "/1/rank.%R/%s"));
+  line.Flag("--output", absl::StrCat(Literal(dir), "/1/rank.%R/%s"));
 }
 
 // Open MPI 5's --output: directives, with qualifiers behind colons.
@@ -320,7 +274,7 @@ void Output(LineBuilder& line, bool& tags) {
       } else if (directive == "dir" && !parts.second.empty()) {
         OutputFolder(parts.second, line);
       } else if (directive == "file" && !parts.second.empty()) {
-        line.Flag("--output", absl::StrCat(parts.second, ".%r"));
+        line.Flag("--output", absl::StrCat(Literal(parts.second), ".%r"));
       } else if (absl::StartsWith(directive, "tag")) {
         tags = true;
       } else {
@@ -385,8 +339,11 @@ absl::StatusOr<Line> TranslateProgram(const std::vector<std::string>& args, bool
   if (status.ok() && line.Has("cpus-per-proc")) {
     status = TakeCores("--cpus-per-proc", line.Value("cpus-per-proc"), surroundings, line);
   }
-  if (status.ok()) status = BindTo(line);
-  if (status.ok()) status = Environment(line, surroundings, shared);
+  if (status.ok()) status = Bind("--bind-to", line.Value("bind-to"), line);
+  if (!status.ok()) return status;
+  McaParameters parameters = first ? ParametersOfEnvironment(line, surroundings) : McaParameters();
+  Environment(line, surroundings, parameters, shared);
+  status = ApplyParameters(parameters, line, out);
   if (!status.ok()) return status;
   out.ppn_wraps = out.ppn_wraps || line.Has("ppn");  // Hydra's
   if (line.line().command.empty()) return absl::InvalidArgumentError("no program to run");

@@ -34,6 +34,7 @@ void BeforeHosts(const Translation& translation, cli::LaunchOptions& options) {
   plan::PlanOptions& plan = options.job.plan;
   plan.cores_are_no_limit = translation.cores_are_no_limit;
   plan.ppn_wraps = translation.ppn_wraps;
+  if (!translation.way.empty() && !options.host_flag.empty()) options.host_flag = translation.way;
   if (translation.grace && !options.grace_asked) options.job.grace = *translation.grace;
   if (translation.rank_per_gpu_or_one && !plan.ranks && !plan.ranks_per_node && !plan.per_node) {
     plan.per_node = plan::PerNode::kGpusOrOne;

@@ -31,6 +31,8 @@ struct Translation {
   bool ppn_wraps = false;  // ranks beyond --ppn begin again with the first host
   // A rank for each GPU of a node, or one where it has none, unless something says how many.
   bool rank_per_gpu_or_one = false;
+  // The parameter that became --rsh or --ssh-port, for messages: "--mca plm_rsh_args"; empty: none.
+  std::string way;
   // What the other launcher gives between TERM and KILL.
   std::optional<Duration> grace;
   // MIN:MAX nodes: as many of those there are.

@@ -29,6 +29,7 @@
 #include "launcher/output/router.h"
 #include "launcher/report/write_result.h"
 #include "launcher/status/log_printer.h"
+#include "launcher/status/look_watch.h"
 #include "launcher/status/print.h"
 #include "launcher/story/care.h"
 #include "launcher/story/find.h"
@@ -142,12 +143,13 @@ class ShownAsJson : public Shown {
 
 class Attachment {
  public:
-  Attachment(const detached::JobFolder& job, const Options& options)
+  Attachment(const detached::JobFolder& job, const Options& options, status::LookWatch& watch)
       : job_(job),
         options_(options),
+        watch_(watch),
         care_(job),
-        log_(job),
-        shown_(MakeShown()),
+        log_(watch_.Do([&] { return detached::LauncherLog(job); })),
+        shown_(watch_.Do([this] { return MakeShown(); })),
         interrupt_(loop_, {SIGINT}, [this](int) { Leave(); }),
         timer_(loop_) {}
 
@@ -209,12 +211,16 @@ class Attachment {
     End(story::ExitCodeOf(status));
   }
 
-  // One look at all that may have changed.
   void Step() {
     if (finishing_) return;
     if (shown_->Full()) {
       return shown_->WhenRoom([this] { Step(); });
     }
+    watch_.Do([this] { Look(); });
+  }
+
+  // At all that may have changed.
+  void Look() {
     if (absl::Status there = story::CheckThere(job_); !there.ok()) return Fail(there);
     // In this order: its launcher writes the summary before it says how the job has ended, which we
     // do by ourselves, and after all output.
@@ -225,7 +231,9 @@ class Attachment {
     if (!more.ok()) return Fail(more.status());
     if (*more) return loop_.Post([this] { Step(); });
     if (ended) return TellEnd();
-    const auto note = care_.Look(loop_.Now());
+    const auto note = care_.Look(loop_.Now(), [this](const detached::JobFolder& job) {
+      return watch_.Pause([&] { return story::EnsureLauncher(job); });
+    });
     if (!note.ok() && !job_.HasSummary()) return Fail(note.status());
     if (note.ok() && !note->empty()) shown_->Say(*note);
     timer_.After(kPoll, [this] { Step(); });
@@ -290,6 +298,7 @@ class Attachment {
   loop::Loop loop_;
   const detached::JobFolder job_;
   const Options& options_;
+  status::LookWatch& watch_;
   story::Care care_;
   detached::LauncherLog log_;
   std::unique_ptr<Shown> shown_;
@@ -304,8 +313,8 @@ class Attachment {
 
 }  // namespace
 
-int Attach(const detached::JobFolder& job, const Options& options) {
-  Attachment attachment(job, options);
+int Attach(const detached::JobFolder& job, const Options& options, status::LookWatch& watch) {
+  Attachment attachment(job, options, watch);
   return attachment.Run();
 }
 

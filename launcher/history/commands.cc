@@ -31,6 +31,7 @@
 #include "launcher/history/tables.h"
 #include "launcher/status/commands.h"
 #include "launcher/status/find_job.h"
+#include "launcher/status/look_watch.h"
 #include "launcher/status/print.h"
 #include "launcher/status/tables.h"
 #include "launcher/story/care.h"
@@ -55,9 +56,9 @@ int Fail(const Options& options, const absl::Status& status) {
 
 // A job with a folder. Of one that runs where it was launched, which has none yet, says what is
 // possible.
-absl::StatusOr<detached::JobFolder> FindFolder(const detached::Jobs& jobs,
-                                               const std::string& name) {
-  auto job = jobs.Find(name);
+absl::StatusOr<detached::JobFolder> FindFolder(const detached::Jobs& jobs, const std::string& name,
+                                               status::LookWatch& watch) {
+  auto job = watch.Do([&] { return jobs.Find(name); });
   if (!absl::IsNotFound(job.status())) return job;
   const auto found = status::FindJob(name);
   if (!found.ok() || !found->live) return job;
@@ -69,7 +70,8 @@ absl::StatusOr<detached::JobFolder> FindFolder(const detached::Jobs& jobs,
 int List(const Options& options) {
   const auto jobs = story::OpenJobs();
   if (!jobs.ok()) return Fail(options, jobs.status());
-  auto entries = jobs->List();
+  status::LookWatch watch(jobs->place());
+  auto entries = watch.Do([&] { return jobs->List(); });
   if (!entries.ok()) return Fail(options, entries.status());
   std::erase_if(*entries, [](const v1::JobEntry& job) { return job.ended_unix_nanos() == 0; });
   const auto later = [](const v1::JobEntry& a, const v1::JobEntry& b) {
@@ -96,8 +98,10 @@ int List(const Options& options) {
     if (job.accepted_unix_nanos() != 0) one["seconds"] = std::max(seconds, 0.0);
     if (job.exit_code() >= 0) one["exit_code"] = job.exit_code();
     // Not looked up in List: that would read the files of all jobs.
-    const auto folder = jobs->Find(job.job_id());
-    const auto spec = folder.ok() ? folder->ReadSpec() : folder.status();
+    const auto spec = watch.Do([&]() -> absl::StatusOr<v1::Spec> {
+      const auto folder = jobs->Find(job.job_id());
+      return folder.ok() ? folder->ReadSpec() : folder.status();
+    });
     if (spec.ok()) one["command"] = story::ShownWordsOf(*spec);
     list.push_back(std::move(one));
   }
@@ -113,7 +117,8 @@ int List(const Options& options) {
 int Show(const Options& options) {
   const auto jobs = story::OpenJobs();
   if (!jobs.ok()) return Fail(options, jobs.status());
-  const auto job = jobs->Find(options.jobs[0]);
+  status::LookWatch watch(jobs->place());
+  const auto job = watch.Do([&] { return jobs->Find(options.jobs[0]); });
   // One that runs where it was launched has no folder yet.
   if (absl::IsNotFound(job.status())) {
     const auto found = status::FindJob(options.jobs[0]);
@@ -124,7 +129,7 @@ int Show(const Options& options) {
     }
   }
   if (!job.ok()) return Fail(options, job.status());
-  const auto told = story::Tell(*job);
+  const auto told = watch.Do([&] { return story::Tell(*job); });
   if (!told.ok()) return Fail(options, told.status());
   if (options.json) {
     status::PrintJson(*told);
@@ -140,8 +145,10 @@ int Remove(const Options& options) {
   int code = kExitOk;
   Json removed = Json::array();
   Json failed = Json::array();
+  status::LookWatch watch(jobs->place());
   for (const std::string& name : options.jobs) {
-    const auto job = jobs->Find(name);
+    const auto job = watch.Do([&] { return jobs->Find(name); });
+    // Not watched: it may take long to remove much, or to wait for another process that does.
     const absl::Status status = job.ok() ? jobs->Remove(*job, options.force) : job.status();
     if (status.ok()) {
       removed.push_back(job->id());
@@ -186,7 +193,7 @@ struct Waited {
 };
 
 // Whether it has ended, or will never be known to have.
-void Look(const Options& options, Waited& waited) {
+void Look(const Options& options, Waited& waited, status::LookWatch& watch) {
   if (waited.job.HasSummary()) {
     const auto entry = waited.job.Entry();
     if (!entry.ok() || entry->exit_code() < 0) {
@@ -200,7 +207,9 @@ void Look(const Options& options, Waited& waited) {
       Say(absl::StrCat(waited.job.id(), " has ended with exit code ", *waited.code));
     return;
   }
-  const auto note = waited.care.Look(Clock::now());
+  const auto note = waited.care.Look(Clock::now(), [&](const detached::JobFolder& job) {
+    return watch.Pause([&] { return story::EnsureLauncher(job); });
+  });
   if (note.ok()) return Say(*note);
   if (waited.job.HasSummary()) return;  // it ended meanwhile
   waited.code = Fail(options, note.status());
@@ -210,8 +219,9 @@ int Wait(const Options& options) {
   const auto jobs = story::OpenJobs();
   if (!jobs.ok()) return Fail(options, jobs.status());
   std::vector<Waited> all;
+  status::LookWatch watch(jobs->place());
   for (const std::string& name : options.jobs) {
-    const auto job = FindFolder(*jobs, name);
+    const auto job = FindFolder(*jobs, name, watch);
     if (!job.ok()) return Fail(options, job.status());
     all.push_back({*job, story::Care(*job), std::nullopt});
   }
@@ -220,7 +230,7 @@ int Wait(const Options& options) {
   for (;;) {
     running.clear();
     for (Waited& each : all) {
-      if (!each.code) Look(options, each);
+      if (!each.code) watch.Do([&] { Look(options, each, watch); });
       if (!each.code) running.push_back(each.job.id());
     }
     if (running.empty() || Clock::now() >= deadline) break;
@@ -245,10 +255,11 @@ int Wait(const Options& options) {
 int AttachTo(const Options& options) {
   const auto jobs = story::OpenJobs();
   if (!jobs.ok()) return Fail(options, jobs.status());
-  const auto job =
-      options.jobs.empty() ? story::Find(*jobs, "") : FindFolder(*jobs, options.jobs[0]);
+  status::LookWatch watch(jobs->place());
+  const auto job = options.jobs.empty() ? watch.Do([&] { return story::Find(*jobs, ""); })
+                                        : FindFolder(*jobs, options.jobs[0], watch);
   if (!job.ok()) return Fail(options, job.status());
-  return Attach(*job, options);
+  return Attach(*job, options, watch);
 }
 
 // Replaces this environment's flags by those that the job was launched with, except the flags that
@@ -265,9 +276,12 @@ void SetFlagVariables(const v1::Spec& spec) {
 int Rerun(const Options& options, Launch launch) {
   const auto jobs = story::OpenJobs();
   if (!jobs.ok()) return Fail(options, jobs.status());
-  const auto job = FindFolder(*jobs, options.jobs[0]);
-  if (!job.ok()) return Fail(options, job.status());
-  const auto spec = job->ReadSpec();
+  const auto spec = [&]() -> absl::StatusOr<v1::Spec> {
+    status::LookWatch watch(jobs->place());
+    const auto job = FindFolder(*jobs, options.jobs[0], watch);
+    if (!job.ok()) return job.status();
+    return watch.Do([&] { return job->ReadSpec(); });
+  }();
   if (!spec.ok()) return Fail(options, spec.status());
   const auto words = WordsToRerun(story::WordsOf(*spec), spec->foreground());
   if (!words.ok()) return Fail(options, words.status());

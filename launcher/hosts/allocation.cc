@@ -108,6 +108,13 @@ absl::StatusOr<Allocation> ReadLsf(const EnvLookup& env, const FileReader& read)
   return Allocation{"LSF", *std::move(hosts), "blaunch {host}"};
 }
 
+// PBS, LSF and Grid Engine also give one slot to a node where the job requested only GPUs.
+absl::StatusOr<std::optional<Allocation>> MarkSingleSlots(absl::StatusOr<Allocation> allocation) {
+  if (!allocation.ok()) return allocation.status();
+  for (HostEntry& entry : allocation->hosts.entries) entry.single_slot = entry.slots == 1u;
+  return std::optional<Allocation>(*std::move(allocation));
+}
+
 absl::StatusOr<std::optional<Allocation>> Some(absl::StatusOr<Allocation> allocation) {
   if (!allocation.ok()) return allocation.status();
   return std::optional<Allocation>(*std::move(allocation));
@@ -121,12 +128,12 @@ absl::StatusOr<std::optional<Allocation>> DetectAllocation(const EnvLookup& env,
   if (!Get(env, "SLURM_JOB_ID").empty() || !Get(env, "SLURM_JOBID").empty()) {
     return Some(ReadSlurm(env, read));
   }
-  if (!Get(env, "PBS_JOBID").empty()) return Some(ReadPbs(env, read));
-  if (!Get(env, "LSB_JOBID").empty()) return Some(ReadLsf(env, read));
+  if (!Get(env, "PBS_JOBID").empty()) return MarkSingleSlots(ReadPbs(env, read));
+  if (!Get(env, "LSB_JOBID").empty()) return MarkSingleSlots(ReadLsf(env, read));
   // JOB_ID alone could be anybody's.
   if (!Get(env, "SGE_ROOT").empty() && !Get(env, "JOB_ID").empty() &&
       !Get(env, "PE_HOSTFILE").empty()) {
-    return Some(ReadGridEngine(env, read));
+    return MarkSingleSlots(ReadGridEngine(env, read));
   }
   absl::StatusOr<std::optional<Allocation>> mpi_job = ReadMpiJob(env, read);
   if (!mpi_job.ok() || *mpi_job) return mpi_job;

@@ -12,6 +12,8 @@
 namespace dtrain::hosts {
 namespace {
 
+constexpr uint32_t kUsualSshPort = 22;
+constexpr uint32_t kFirstUserPort = 1024;  // an ssh server elsewhere has one from here on
 constexpr absl::string_view kIpv6Advice = "write host:slots, or [address]:slots for IPv6";
 
 }  // namespace
@@ -73,6 +75,7 @@ absl::StatusOr<HostSpec> ParseHostSpec(const Source& source, Position at, absl::
                            host->tail.substr(1), 1, kMaxSlots);
   if (!slots.ok()) return slots.status();
   spec.slots = *slots;
+  spec.slots_like_port = *slots == kUsualSshPort || *slots >= kFirstUserPort;
   return spec;
 }
 
@@ -134,6 +137,7 @@ absl::Status HostListBuilder::AddHost(const HostSpec& spec, std::string host) {
     mentions_.emplace_back();
   }
   HostEntry& entry = list_.entries[found->second];
+  entry.slots_like_port = is_new && spec.slots_like_port;
   absl::Status status = Merge(spec, entry);
   if (!status.ok()) return status;
 

@@ -25,6 +25,7 @@ struct HostSpec {
   std::string user;
   uint16_t port = 0;
   std::optional<uint32_t> slots;
+  bool slots_like_port = false;  // see HostEntry
   std::optional<uint32_t> max_slots;
   std::optional<uint32_t> gpus;
   Way way = Way::kUnsaid;

@@ -25,6 +25,8 @@ struct HostEntry {
   uint16_t port = 0;              // 0: whatever ssh would take
   std::optional<uint32_t> slots;  // none: gpus, else the GPUs the node reports, else its cores
   bool slots_asked = false;  // they are ranks that were asked for, and say nothing of the machine
+  bool slots_like_port = false;       // written :22 or :2222, perhaps to give a port
+  bool single_slot = false;           // of a resource manager, perhaps its default
   std::optional<uint32_t> max_slots;  // at least slots
   std::optional<uint32_t> gpus;       // GPUs of the node the job may use; 0: none of them
   // --include and --exclude, by nvidia-smi's numbers: these alone, in this order (empty: all), and

@@ -18,6 +18,7 @@ namespace {
 constexpr Duration kJoinAgain = std::chrono::seconds(5);
 // A host that has told it leaves may answer for so long, and would only lose the workers again.
 constexpr Duration kLeavingTakes = std::chrono::seconds(15);
+constexpr char kNotFreed[] = "not all of its processes and GPUs could be freed";
 
 bool IsStop(int signal) {
   return signal == SIGINT || signal == SIGTERM || signal == SIGHUP || signal == SIGPIPE;
@@ -44,6 +45,11 @@ Verdict StoppedThere(const std::string& text) {
           .message = text,
           .rank = {},
           .signal = 0};
+}
+
+// What --restart-on has to name.
+std::string NotNamed(const char* cause) {
+  return absl::StrCat("--restart-on does not name ", cause);
 }
 
 }  // namespace
@@ -108,7 +114,7 @@ TimePoint CampaignCore::NextDeadline() const {
 
 void CampaignCore::On(const AttemptRuns& runs) {
   if (state_ != State::kAttempt) return;
-  hosts_.OnRuns();
+  hosts_.OnRuns(runs.hosts);
   seats_ = runs.seats;
   if (runs_since_ == kNever) runs_since_ = now_;  // else since a launcher before us
   join_by_ = kNever;
@@ -181,13 +187,18 @@ void CampaignCore::On(const AttemptEnded& end) {
     return End(
         {.kind = Verdict::Kind::kSuccess, .exit_code = 0, .message = "", .rank = {}, .signal = 0});
   }
-  const Next next = scaled_up ? Next::kRestart : Judge(end);
-  if (next == Next::kOver) return End(end.verdict);
+  const Judgement judged = scaled_up ? Judgement{Next::kRestart} : Judge(end);
+  if (judged.next == Next::kOver) {
+    const bool is_stopped = stop_signal_ != 0 || !end.stopped.empty();
+    const bool needs_word = restarts() && !is_stopped && !judged.why.empty();
+    if (needs_word) Say(absl::StrCat("dtrain: not restarted: ", judged.why));
+    return End(end.verdict);
+  }
   if (stop_signal_ != 0) return End(StoppedBy(stop_signal_, stop_from_));
   if (!end.stopped.empty()) return End(StoppedThere(end.stopped));
   if (scaled_up) return RestartScaledUp(end);
   scales_up_.reset();
-  switch (next) {
+  switch (judged.next) {
     case Next::kOver:
       return;
     case Next::kRestart:
@@ -225,11 +236,14 @@ void CampaignCore::On(const CampaignTick&) {
 }
 
 // What only the user can mend is never tried again, nor is what the user wanted.
-CampaignCore::Next CampaignCore::Judge(const AttemptEnded& end) const {
+CampaignCore::Judgement CampaignCore::Judge(const AttemptEnded& end) const {
   using Kind = Verdict::Kind;
-  if (end.verdict.kind == Kind::kLauncher) return Next::kBeginAgain;
-  if (MayPlanAgain(end)) return Next::kPlanAgain;
-  if (!restarts() || AllLeave(end)) return Next::kOver;
+  // No attempt begins beside workers of the last one.
+  if (end.verdict.left_behind) return {Next::kOver, kNotFreed};
+  if (end.verdict.kind == Kind::kLauncher) return {Next::kBeginAgain};
+  if (MayPlanAgain(end)) return {Next::kPlanAgain};
+  if (!restarts()) return {};
+  if (AllLeave(end)) return {Next::kOver, "all of its hosts are leaving"};
   const bool again = attempt_ > 0 && runs_since_ == kNever;
   switch (end.verdict.kind) {
     case Kind::kNone:
@@ -237,38 +251,56 @@ CampaignCore::Next CampaignCore::Judge(const AttemptEnded& end) const {
     case Kind::kSignal:
     case Kind::kTimeLimit:
     case Kind::kLauncher:
-      return Next::kOver;
+      return {};
     case Kind::kWorker:
-      if (end.verdict.exit_code == kExitNotExecutable || end.verdict.exit_code == kExitNotFound) {
-        return Next::kOver;
-      }
-      for (const auto& [first, last] : options_.never_on) {
-        const auto code = static_cast<uint32_t>(end.verdict.exit_code);
-        if (first <= code && code <= last) return Next::kOver;
-      }
-      return options_.on_failure ? Next::kRestart : Next::kOver;
+      return JudgeWorker(end.verdict);
     case Kind::kStalled:
-      return options_.on_stall ? Next::kRestart : Next::kOver;
+      if (!options_.on_stall) return {Next::kOver, NotNamed("stall")};
+      return {Next::kRestart};
     case Kind::kRefused:
       // The hosts that are left do not suffice: others may come back.
-      return again ? Next::kJoinAgain : Next::kOver;
+      return {again ? Next::kJoinAgain : Next::kOver};
     case Kind::kStartTimeout:
-      return again ? Next::kJoinAgain : Next::kOver;
+      return {again ? Next::kJoinAgain : Next::kOver};
     case Kind::kNode:
-      switch (end.verdict.exit_code) {
-        case kExitNodeLost:
-        case kExitAgentLost:
-          if (runs_since_ != kNever) return options_.on_node ? Next::kRestart : Next::kOver;
-          return again ? Next::kJoinAgain : Next::kOver;
-        case kExitUsage:  // a name that is unknown for a while
-        case kExitStartAgents:
-        case kExitRendezvous:
-          return again ? Next::kJoinAgain : Next::kOver;
-        default:
-          return Next::kOver;
-      }
+      return JudgeNode(end, again);
   }
-  return Next::kOver;
+  return {};
+}
+
+CampaignCore::Judgement CampaignCore::JudgeWorker(const Verdict& verdict) const {
+  const int code = verdict.rank_code != 0 ? verdict.rank_code : verdict.exit_code;
+  if (code == kExitNotExecutable || code == kExitNotFound) {
+    return {Next::kOver, absl::StrCat("exit code ", code, " means that a program cannot be ",
+                                      code == kExitNotFound ? "found" : "executed")};
+  }
+  for (const auto& [first, last] : options_.never_on) {
+    if (first > static_cast<uint32_t>(code) || static_cast<uint32_t>(code) > last) continue;
+    return {Next::kOver, absl::StrCat("exit code ", code, " is in --no-restart-on")};
+  }
+  if (!options_.on_failure) return {Next::kOver, NotNamed("failure")};
+  return {Next::kRestart};
+}
+
+CampaignCore::Judgement CampaignCore::JudgeNode(const AttemptEnded& end, bool again) const {
+  // The work was complete before the host was lost; only output may be missing. But where a host
+  // leaves, ranks may have ended with 0 because its shutdown told them to.
+  if (end.done && !end.verdict.leaves) return {Next::kOver, "all ranks had ended with 0"};
+  switch (end.verdict.exit_code) {
+    case kExitNodeLost:
+    case kExitAgentLost:
+      if (runs_since_ == kNever) return {again ? Next::kJoinAgain : Next::kOver};
+      if (!options_.on_node) return {Next::kOver, NotNamed("node")};
+      return {Next::kRestart};
+    case kExitUsage:  // a name that is unknown for a while
+    case kExitStartAgents:
+    case kExitRendezvous:
+      return {again ? Next::kJoinAgain : Next::kOver};
+    case kExitCleanup:
+      return {Next::kOver, kNotFreed};
+    default:
+      return {};
+  }
 }
 
 // Not one host but the job is told to go, as with an allocation that ends. Which hosts are all is

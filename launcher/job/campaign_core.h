@@ -48,6 +48,10 @@ class CampaignCore {
  private:
   // What comes after an attempt.
   enum class Next { kOver, kRestart, kJoinAgain, kBeginAgain, kPlanAgain };
+  struct Judgement {
+    Next next = Next::kOver;
+    std::string why = {};  // kOver: why no restart follows, if the user must hear it
+  };
 
   void On(const AttemptRuns&);
   void On(const AttemptEnded& end);
@@ -56,7 +60,9 @@ class CampaignCore {
   void On(const StopAsked& asked);
   void On(const CampaignTick&);
 
-  Next Judge(const AttemptEnded& end) const;
+  Judgement Judge(const AttemptEnded& end) const;
+  Judgement JudgeWorker(const Verdict& verdict) const;
+  Judgement JudgeNode(const AttemptEnded& end, bool again) const;
   bool AllLeave(const AttemptEnded& end) const;
   bool IsReplaced(const AttemptEnded& end) const;
   uint32_t Used() const;  // of max_restarts

@@ -75,8 +75,9 @@ void CampaignHosts::Offer(TimePoint now, BeginAttempt& begin) const {
   }
 }
 
-void CampaignHosts::OnRuns() {
+void CampaignHosts::OnRuns(const std::vector<uint32_t>& joined) {
   welcomed_.clear();
+  for (const uint32_t host : joined) hosts_[host].doubtful = false;
   for (Host& host : hosts_) host.set_aside = host.waited_for = false;
 }
 

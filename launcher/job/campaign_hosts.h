@@ -36,8 +36,8 @@ class CampaignHosts {
   // All that the attempt may use.
   void Offer(TimePoint now, BeginAttempt& begin) const;
 
-  // An attempt runs: whoever has stood aside for that may come back.
-  void OnRuns();
+  // An attempt runs, with these: whoever has stood aside for that may come back.
+  void OnRuns(const std::vector<uint32_t>& joined);
   void SetLeftOut(const std::vector<uint32_t>& hosts);  // by a launcher before us
   // They were lost, and may not be back: others need not wait for them.
   void Doubt(const std::vector<uint32_t>& hosts);
@@ -69,7 +69,7 @@ class CampaignHosts {
  private:
   struct Host {
     std::vector<TimePoint> ends;  // attempts that ended by its fault
-    bool doubtful = false;        // the last of them ended as it was lost
+    bool doubtful = false;        // lost, and in no attempt since that has run
     bool left_out = false;        // while enough others are there
     bool set_aside = false;       // until an attempt runs: one with it has not come to that
     std::optional<Unheard> unheard;

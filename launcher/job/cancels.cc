@@ -75,7 +75,10 @@ void Cancels::OnSignalStopping(const Event& event) {
 }
 
 void Cancels::OnEndAsked(const Event& event) {
-  stop_.Stop(SignalVerdict(SIGTERM, std::get<EndAsked>(event).why));
+  const auto& [why, cancels] = std::get<EndAsked>(event);
+  if (!cancels) return stop_.Stop(SignalVerdict(SIGTERM, why));
+  cancelled_at_ = std::min(cancelled_at_, cluster_.now());
+  stop_.Cancel(SignalVerdict(SIGTERM, why));
 }
 
 void Cancels::OnOutputFailed(const Event& event) {

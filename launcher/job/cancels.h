@@ -32,7 +32,8 @@ class Cancels {
   const RankWatch& rank_watch_;
   StopPhase& stop_;
   const TimePoint limit_at_;
-  TimePoint cancelled_at_ = kNever;  // the first of SIGINT, SIGTERM, SIGHUP and the time limit
+  // The first of SIGINT, SIGTERM, SIGHUP, the time limit and EndAsked::cancels.
+  TimePoint cancelled_at_ = kNever;
 };
 
 }  // namespace dtrain::job

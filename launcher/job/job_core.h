@@ -145,6 +145,7 @@ struct UserSignal {
 // Nobody needs its workers any more. Their output is awaited.
 struct EndAsked {
   std::string why;
+  bool cancels = false;  // like a first Ctrl-C: the wait is limited, and the next one kills
 };
 struct OutputFailed {
   std::string why;
@@ -270,6 +271,11 @@ struct Verdict {
   bool absent = false;
   // kNode: nothing has failed, but these nodes are to go away, and their workers had time to end.
   bool leaves = false;
+  // Workers may still be running: exit_code is 204, whatever has ended the job.
+  bool left_behind = false;
+  // kWorker, of an elastic job: that rank's own exit code if --reset-limit's has replaced it; else
+  // 0.
+  int rank_code = 0;
 };
 
 // What a GPU of the job has reported while the attempt ran.

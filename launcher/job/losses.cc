@@ -111,13 +111,13 @@ void Losses::Lose(NodeId node, std::string text, int exit_code, bool absent) {
 void Losses::OnFailure(const Event& event) {
   const NodeId node = SenderOf(event);
   const v1::NodeFailure& failure = FailureOf(event);
-  std::string text = Printable(failure.message());
+  const std::string text = Printable(failure.message());
   if (cluster_.state() == State::kStopping && failure.kind() == v1::NodeFailure::KIND_CLEANUP) {
-    return stop_.OnCleanupFailed(node, std::move(text));
+    return stop_.OnCleanupFailed(node, text);
   }
-  if (IsStop(failure)) return OnStopAsked(node, std::move(text));
+  if (IsStop(failure)) return OnStopAsked(node, text);
   if (cluster_.is_spare(node)) return LoseSpare(node, text);
-  Cause cause = FaultOf(node, std::move(text), FailureExitCode(failure));
+  Cause cause = FaultOf(node, text, FailureExitCode(failure));
   cause.served_ranks =
       failure.kind() == v1::NodeFailure::KIND_HELPER && failure.exit_code() == kExitAgentLost;
   cause.absent = (cause.absent && !cause.served_ranks) || (IsLeaving(failure) && IsBeforeRun());
@@ -127,7 +127,11 @@ void Losses::OnFailure(const Event& event) {
   const bool refused =
       failure.kind() == v1::NodeFailure::KIND_REFUSED && !cluster_.node(node).started;
   if (refused) stop_.OnRefused(node);
-  stop_.Stop(std::move(cause));
+  const bool told = stop_.Stop(std::move(cause)) != Verdicts::Taken::kNot;
+  // Whatever ended the job, its output must not pass for complete.
+  if (!told && failure.kind() == v1::NodeFailure::KIND_STATE) {
+    out_.Warn(absl::StrCat(cluster_.host(node), ": ", text));
+  }
   if (refused) stop_.OnEnded(node);
 }
 

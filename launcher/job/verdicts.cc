@@ -196,6 +196,7 @@ void Verdicts::Conclude(bool succeeded) {
   if (!verdict_.message.empty()) verdict_.message += "\n";
   verdict_.message += left_behind_.Text("some workers may still be running:", cluster_);
   verdict_.exit_code = kExitCleanup;
+  verdict_.left_behind = true;
   verdict_.absent = verdict_.leaves = false;
 }
 

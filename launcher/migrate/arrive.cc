@@ -34,6 +34,7 @@
 #include "launcher/journal/records.h"
 #include "launcher/migrate/wire.h"
 #include "launcher/nodes/agents.h"
+#include "launcher/story/find.h"
 
 namespace dtrain::migrate {
 namespace {
@@ -44,6 +45,8 @@ constexpr Duration kWritePatience = std::chrono::seconds(10);
 // To have the job in hand. It has no launcher meanwhile.
 constexpr std::chrono::seconds kTakePatience(10);
 constexpr Duration kLeavePatience = std::chrono::seconds(10);
+// A file server that fails over takes some seconds.
+constexpr std::chrono::seconds kFolderAnswers(10);
 
 bool HasJob(const v1::NodeReport& report, const std::string& id) {
   return std::any_of(report.jobs().begin(), report.jobs().end(),
@@ -116,7 +119,8 @@ class Arrival {
       return absl::FailedPreconditionError(
           "the dtrain there is too old to read the job's journal: upgrade it");
     }
-    auto place = detached::Jobs::UsualPlace();
+    // Nobody here reads that we wait, and the other end does not wait for ever.
+    auto place = story::PlaceThatAnswers(kFolderAnswers);
     if (!place.ok()) return place.status();
     jobs_.emplace(*std::move(place));
     auto supervisor = detached::ChooseSupervisor(detached::ReadSupervisorFacts(jobs_->place()));

@@ -14,6 +14,7 @@
 #include "launcher/plan/cpu_split.h"
 #include "launcher/plan/plan.h"
 #include "launcher/plan/slots.h"
+#include "rendezvous/barrier_core.h"
 
 namespace dtrain::plan {
 namespace {
@@ -51,12 +52,20 @@ std::string FormatNeed(const PlannedNode& node, const PlanOptions& options) {
   return absl::StrCat(ranks, " with ", Count(options.gpus_per_rank, "GPU"), " each need ", needed);
 }
 
+// For "host:22", whose author may have meant a port.
+std::string PortHint(const hosts::HostEntry& entry) {
+  if (!entry.slots_like_port || !entry.slots) return "";
+  return absl::StrCat("; :", *entry.slots, " is a number of slots; for a port use --ssh-port ",
+                      *entry.slots);
+}
+
 // Refuses what the node's GPUs cannot carry.
 absl::Status CheckGpus(const PlannedNode& node, const v1::Inventory& inventory, size_t usable,
                        const PlanOptions& options) {
   if (options.gpu_bind == GpuBind::kNone) return absl::OkStatus();
   const std::string faults = FormatFaults(inventory, /*withheld=*/true);
-  const std::string cause = faults.empty() ? "" : absl::StrCat(" (", faults, ")");
+  const std::string why = faults.empty() ? FormatAmdGpus(inventory) : faults;
+  const std::string cause = why.empty() ? "" : absl::StrCat(" (", why, ")");
   const std::optional<uint32_t> promised = PromisedGpus(node.entry);
   if (promised && *promised > usable) {
     const bool included = !node.entry.only_gpus.empty();
@@ -77,7 +86,7 @@ absl::Status CheckGpus(const PlannedNode& node, const v1::Inventory& inventory, 
     }
     if (most <= 1) return absl::OkStatus();
     return absl::FailedPreconditionError(
-        absl::StrCat(node.entry.host, " has no GPU, and a rank needs ", most,
+        absl::StrCat(node.entry.host, " has no GPU", cause, ", and a rank needs ", most,
                      " (--gpus-per-rank): leave the node out, or use --gpu-bind none"));
   }
   if (usable == 0) {
@@ -88,7 +97,8 @@ absl::Status CheckGpus(const PlannedNode& node, const v1::Inventory& inventory, 
   if (needed <= usable || options.oversubscribe) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(
       node.entry.host, ": ", FormatNeed(node, options), ", but ", usable, " can be used", cause,
-      ": run fewer ranks there, use --oversubscribe to share GPUs, or --gpu-bind none"));
+      ": run fewer ranks there, use --oversubscribe to share GPUs, or --gpu-bind none",
+      PortHint(node.entry)));
 }
 
 // The positions in the node's list of the GPUs of one worker: those of the workers before it come
@@ -205,6 +215,23 @@ void WarnOfGpus(const PlannedNode& node, const v1::Inventory& inventory, const G
       if (process.graphics()) continue;  // a desktop is no news
       warnings.push_back(absl::StrCat(host, ": ", FormatUser(*gpus[own], process)));
     }
+  }
+}
+
+// CUDA fails in the second process that uses such a GPU.
+void WarnOfExclusive(const PlannedNode& node, const Gpus& gpus, const PlanOptions& options,
+                     std::vector<std::string>& warnings) {
+  if (options.gpu_bind == GpuBind::kNone || gpus.empty()) return;
+  std::map<size_t, size_t> ranks;  // of each GPU
+  for (const v1::WorkerSpec& worker : node.workers) {
+    for (size_t own : GpusOfWorker(node, worker, gpus.size(), options)) ++ranks[own];
+  }
+  for (const auto& [own, count] : ranks) {
+    if (count < 2 || !gpus[own]->exclusive_process()) continue;
+    warnings.push_back(absl::StrCat(
+        node.entry.host, ": ", count, " ranks share ", FormatGpu(*gpus[own]),
+        ", whose compute mode EXCLUSIVE_PROCESS admits one process: all but one will fail, unless "
+        "MPS runs; nvidia-smi -c DEFAULT admits more"));
   }
 }
 
@@ -372,10 +399,44 @@ absl::Status PinNode(PlannedNode& node, const v1::Inventory& inventory, const Pl
   BindGpus(node, gpus, !inventory.gpus().empty(), options);
   if (absl::Status busy = CheckBusy(node, gpus, options); !busy.ok()) return busy;
   WarnOfGpus(node, inventory, gpus, options, warnings);
+  WarnOfExclusive(node, gpus, options, warnings);
+  if (node.workers.size() > cores->allowed.size() && !PortHint(node.entry).empty()) {
+    warnings.push_back(absl::StrCat(node.entry.host, ": ", node.workers.size(), " ranks on ",
+                                    Count(cores->allowed.size(), "core"), PortHint(node.entry)));
+  }
   BindCores(node, inventory, gpus, *cores, options);
   if (absl::Status trimmed = TrimCores(node, options); !trimmed.ok()) return trimmed;
   HoldOneCoreEach(node, inventory, options);
   return ApplyRankfile(node, *cores, options);
+}
+
+// The node's only slot leaves GPUs idle, and no flag asked for so few ranks.
+bool HasIdleGpus(const PlannedNode& node, const v1::Inventory& inventory,
+                 const PlanOptions& options) {
+  // --include has GPUs in place of slots.
+  if (!node.entry.single_slot || !node.entry.slots) return false;
+  if (options.gpu_bind == GpuBind::kNone || options.gpus_per_rank > 1) return false;
+  if (options.ranks || options.ranks_per_node || options.per_node || !options.rankfile.empty() ||
+      !options.programs.empty()) {
+    return false;
+  }
+  return UsableGpus(node.entry, inventory).size() > 1;
+}
+
+void WarnOfIdleGpus(const Plan& plan, const std::vector<v1::Inventory>& inventories,
+                    const PlanOptions& options, std::vector<std::string>& warnings) {
+  std::vector<std::string> idle;
+  for (size_t i = 0; i < plan.nodes.size(); ++i) {
+    if (HasIdleGpus(plan.nodes[i], inventories[i], options)) {
+      idle.push_back(plan.nodes[i].entry.host);
+    }
+  }
+  if (idle.empty()) return;
+  warnings.push_back(absl::StrCat(
+      rendezvous::FormatHosts(idle),
+      ": one rank on a node with several GPUs, because the allocation has one slot there; for a "
+      "rank on each GPU, request more slots (PBS: mpiprocs=) or use --ppn gpu; --ppn 1 ends this "
+      "warning"));
 }
 
 }  // namespace
@@ -397,6 +458,7 @@ absl::Status Pin(Plan& plan, const std::vector<v1::Inventory>& inventories,
                                        : absl::StrCat(" and ", without_gpus - 1, " more have"),
                      " no GPU, but the other nodes do"));
   }
+  WarnOfIdleGpus(plan, inventories, options, plan.warnings);
   return absl::OkStatus();
 }
 

@@ -35,7 +35,7 @@ absl::StatusOr<Room> RoomOf(const hosts::HostEntry& entry, const v1::Inventory* 
     if (!ranks.ok()) return ranks.status();
     room.per_node = *ranks;
   }
-  if (options.per_node && !entry.slots) {
+  if (options.per_node && (!entry.slots || entry.single_slot)) {
     room.slots = *room.per_node;
   } else {
     const auto slots = SlotsOf(entry, inventory, options, warnings);

@@ -15,7 +15,12 @@ absl::StatusOr<uint32_t> FromCores(const hosts::HostEntry& entry, const v1::Inve
   if (options.cores_are_no_limit && options.ranks_per_node) return *options.ranks_per_node;
   const absl::StatusOr<std::vector<int>> cpus = ParseCpuList(inventory.allowed_cpus());
   if (cpus.ok() && !cpus->empty()) {
-    return std::max(static_cast<uint32_t>(cpus->size()) / options.cores_per_rank.value_or(1), 1u);
+    auto cores = static_cast<uint32_t>(cpus->size());
+    // A container with a quota may use every core of its machine, but not all the time. Somebody
+    // who has asked for a number of ranks gets it.
+    const bool asked = options.ranks || options.ranks_per_node || !options.rankfile.empty();
+    if (inventory.cpu_quota() > 0 && !asked) cores = std::min(cores, inventory.cpu_quota());
+    return std::max(cores / options.cores_per_rank.value_or(1), 1u);
   }
   return absl::FailedPreconditionError(absl::StrCat(
       entry.host, " does not say which cores it has; give it slots= in the host list"));
@@ -57,8 +62,9 @@ absl::Status CheckChosen(const hosts::HostEntry& entry, const v1::Inventory& inv
 
 // Why a node's GPUs cannot be used; empty: not known.
 std::string WhyUnusable(const v1::Inventory& inventory) {
-  return inventory.gpus().empty() ? Escape(inventory.gpu_error())
-                                  : FormatFaults(inventory, /*withheld=*/true);
+  if (!inventory.gpus().empty()) return FormatFaults(inventory, /*withheld=*/true);
+  if (!inventory.gpu_error().empty()) return Escape(inventory.gpu_error());
+  return FormatAmdGpus(inventory);
 }
 
 absl::StatusOr<uint32_t> Uncapped(const hosts::HostEntry& entry, const v1::Inventory* inventory,
@@ -77,8 +83,17 @@ absl::StatusOr<uint32_t> Uncapped(const hosts::HostEntry& entry, const v1::Inven
   if (entry.gpus) return FromCores(entry, *inventory, options);  // gpus=0: a node without any
   const size_t usable = UsableGpus(entry, *inventory).size();
   if (usable > 0) return FromGpus(entry, usable, options, warnings);
-  // A GPU node that lost its GPUs is not a node with many cores.
+  // A GPU node that lost its GPUs, or has AMD's, is not a node with many cores.
   if (options.gpu_bind == GpuBind::kNone) return FromCores(entry, *inventory, options);
+  if (const std::string amd = FormatAmdGpus(*inventory); !amd.empty()) {
+    const bool placed = options.ranks_per_node || !options.rankfile.empty();
+    if (placed) return FromCores(entry, *inventory, options);
+    return absl::FailedPreconditionError(absl::StrCat(
+        entry.host, " has ", amd, ": write slots=", inventory->amd_gpus(),
+        " in the host list or use --ppn ", inventory->amd_gpus(),
+        ", and let each rank take the GPU of its LOCAL_RANK (ROCR_VISIBLE_DEVICES); --ppn cpu ",
+        "starts a rank on each core"));
+  }
   const std::string why = WhyUnusable(*inventory);
   if (why.empty()) return FromCores(entry, *inventory, options);
   return absl::FailedPreconditionError(
@@ -101,17 +116,21 @@ absl::StatusOr<uint32_t> SlotsOf(const hosts::HostEntry& entry, const v1::Invent
 absl::StatusOr<uint32_t> CountPerNode(const hosts::HostEntry& entry, const v1::Inventory& inventory,
                                       PerNode what, const PlanOptions& options) {
   const size_t gpus = UsableGpus(entry, inventory).size();
-  if (what == PerNode::kCores || (what == PerNode::kAuto && gpus == 0)) {
+  const std::string amd = FormatAmdGpus(inventory);
+  if (what == PerNode::kCores || (what == PerNode::kAuto && gpus == 0 && amd.empty())) {
     return FromCores(entry, inventory, options);
   }
-  if (what == PerNode::kGpusOrOne && inventory.gpus().empty() && inventory.gpu_error().empty()) {
+  // One AMD GPU needs nobody who assigns it.
+  if (what == PerNode::kGpusOrOne && inventory.gpus().empty() && inventory.gpu_error().empty() &&
+      inventory.amd_gpus() <= 1) {
     return 1;
   }
   const auto ranks = static_cast<uint32_t>(gpus / std::max(options.gpus_per_rank, 1u));
   if (ranks > 0) return ranks;
   const std::string why = WhyUnusable(inventory);
   return absl::FailedPreconditionError(
-      absl::StrCat(entry.host, ": --ppn gpu is one rank for each GPU, and ",
+      absl::StrCat(entry.host, ": --ppn ", what == PerNode::kAuto ? "auto" : "gpu",
+                   " is one rank for each GPU, and ",
                    gpus > 0 ? absl::StrCat(Count(gpus, "GPU"), " can be used, but a rank needs ",
                                            options.gpus_per_rank, " (--gpus-per-rank)")
                             : absl::StrCat("no GPU can be used", why.empty() ? "" : " (", why,
@@ -158,6 +177,13 @@ std::string FormatFaults(const v1::Inventory& inventory, bool withheld) {
                     Escape(gpu.pci_address(), 32), "): ", Escape(gpu.fault()));
   }
   return text;
+}
+
+std::string FormatAmdGpus(const v1::Inventory& inventory) {
+  const bool others = !inventory.gpus().empty() || !inventory.gpu_error().empty();
+  if (inventory.amd_gpus() == 0 || others) return "";
+  return absl::StrCat(Count(inventory.amd_gpus(), "AMD GPU"),
+                      ", but dtrain assigns only NVIDIA GPUs");
 }
 
 }  // namespace dtrain::plan

@@ -30,6 +30,9 @@ std::vector<const v1::Gpu*> UsableGpus(const hosts::HostEntry& entry,
 // also those that other jobs have, where FreeOf calls that a fault.
 std::string FormatFaults(const v1::Inventory& inventory, bool withheld);
 
+// "8 AMD GPUs, but dtrain assigns only NVIDIA GPUs"; empty: it has none, or others.
+std::string FormatAmdGpus(const v1::Inventory& inventory);
+
 // --ppn gpu, cpu or auto: the ranks of this node.
 absl::StatusOr<uint32_t> CountPerNode(const hosts::HostEntry& entry, const v1::Inventory& inventory,
                                       PerNode what, const PlanOptions& options);

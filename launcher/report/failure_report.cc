@@ -165,10 +165,12 @@ std::string OfGpu(const JobFacts& facts, const job::GpuFault& fault) {
 std::string Attempts(const JobFacts& facts) {
   const std::string lines = AttemptLines(facts.campaign->ended());
   const std::string all = Count(facts.campaign->ended().size(), "attempt");
-  return absl::StrCat(facts.verdict.exit_code == kExitRestarts
-                          ? absl::StrCat("dtrain: no restarts left (--max-restarts ",
-                                         facts.campaign->options().max_restarts, "):\n")
-                          : absl::StrCat("dtrain: ", all, ":\n"),
+  // A limit of another kind, or a program, may end with that code.
+  const bool used_up =
+      facts.verdict.exit_code == kExitRestarts && facts.campaign->ended().back().counted;
+  return absl::StrCat(used_up ? absl::StrCat("dtrain: no restarts left (--max-restarts ",
+                                             facts.campaign->options().max_restarts, "):\n")
+                              : absl::StrCat("dtrain: ", all, ":\n"),
                       absl::StripSuffix(lines, "\n"));
 }
 

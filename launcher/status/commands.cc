@@ -29,6 +29,7 @@
 #include "launcher/status/kept_logs.h"
 #include "launcher/status/log_printer.h"
 #include "launcher/status/log_reading.h"
+#include "launcher/status/look_watch.h"
 #include "launcher/status/page_command.h"
 #include "launcher/status/print.h"
 #include "launcher/status/runtime_dir.h"
@@ -95,12 +96,11 @@ absl::StatusOr<OnNodes> AskAgents(const CommandOptions& options, const Json& kno
 }
 
 absl::Status Ps(const CommandOptions& options) {
-  const absl::StatusOr<std::vector<LiveJob>> live = LiveJobs();
-  const std::vector<LiveJob> jobs = live.ok() ? *live : FindAllJobs();
+  const LiveNow live = ListLiveJobs();
   Json list = Json::array();
   std::vector<std::string> silent;
   std::set<std::string> known;
-  for (const LiveJob& job : jobs) {
+  for (const LiveJob& job : live.jobs) {
     absl::StatusOr<Json> answer = Ask(job, "/v1/jobs/" + job.id);
     if (answer.ok()) list.push_back(std::move(*answer));
     // Any other failure: it has ended since.
@@ -117,7 +117,10 @@ absl::Status Ps(const CommandOptions& options) {
     for (const Json& job : detached->running) list.push_back(job);
     for (const Json& job : detached->ended) ended.push_back(job);
   }
-  absl::StatusOr<OnNodes> on_nodes = AskAgents(options, list);
+  // This machine's agents may have their sockets there.
+  const bool asks = live.home_answers || options.names_hosts;
+  absl::StatusOr<OnNodes> on_nodes =
+      asks ? AskAgents(options, list) : absl::StatusOr<OnNodes>(OnNodes());
   if (!on_nodes.ok()) return on_nodes.status();
   if (options.json) {
     Json all = {{"jobs", list},
@@ -129,7 +132,8 @@ absl::Status Ps(const CommandOptions& options) {
   } else {
     for (const Json& job : ended) list.push_back(job);
     // "no jobs" only if that is known.
-    if (!list.empty() || (silent.empty() && on_nodes->jobs.empty() && detached.ok() && live.ok())) {
+    const bool all_known = detached.ok() && live.unread.ok();
+    if (!list.empty() || (silent.empty() && on_nodes->jobs.empty() && all_known)) {
       Print(JobsTable(list, options.all));
     }
     for (const std::string& id : silent) Print(absl::StrCat(id, " does not answer\n"));
@@ -141,7 +145,7 @@ absl::Status Ps(const CommandOptions& options) {
     if (!on_nodes->jobs.empty()) Print(NodeJobsTable(on_nodes->jobs));
   }
   if (!detached.ok()) return detached.status();
-  if (!live.ok()) return live.status();
+  if (!live.unread.ok()) return live.unread;
   if (on_nodes->silent.empty()) return absl::OkStatus();
   return absl::UnavailableError(absl::StrJoin(on_nodes->silent, "\ndtrain: ps: "));
 }
@@ -168,14 +172,18 @@ absl::StatusOr<Json> Everything(const LiveJob& job) {
   return Json{{"job", *view}, {"ranks", (*ranks)["ranks"]}, {"nodes", (*nodes)["nodes"]}};
 }
 
+absl::StatusOr<Json> ReadStory(const detached::JobFolder& job) {
+  return LookWatch(job.path()).Do([&] { return story::Tell(job); });
+}
+
 void AddFolder(const FoundJob& job, Json& all) {
   if (!job.detached) return;
-  const auto told = story::Tell(*job.detached);
+  const auto told = ReadStory(*job.detached);
   if (told.ok()) AddFromFolder(*told, all["job"]);
 }
 
 absl::Status ShowFolder(const detached::JobFolder& job, bool json) {
-  const auto told = story::Tell(job);
+  const auto told = ReadStory(job);
   if (!told.ok()) return told.status();
   if (json) {
     PrintJson(*told);
@@ -344,7 +352,8 @@ absl::Status ShowInBrowser(const CommandOptions& options) {
   absl::StatusOr<FoundJob> job = FindJob(options.job, /*launcher_suffices=*/true);
   if (!job.ok()) return job.status();
   if (job->live) return ServePage(*job->live, options.listen, options.open);
-  const auto ended = EndedJob::Read(*job->detached);
+  const auto ended =
+      LookWatch(job->detached->path()).Do([&] { return EndedJob::Read(*job->detached); });
   if (absl::IsFailedPrecondition(ended.status())) {
     return absl::FailedPreconditionError(
         absl::StrCat("job ", job->id, " has no launcher now that could answer: dtrain attach ",

@@ -28,6 +28,7 @@
 #include "launcher/detached/ourselves.h"
 #include "launcher/status/agent_commands.h"
 #include "launcher/status/find_job.h"
+#include "launcher/status/look_watch.h"
 #include "launcher/status/print.h"
 #include "launcher/status/tables.h"
 #include "launcher/story/care.h"
@@ -95,6 +96,37 @@ Json EndedJson(const detached::Jobs& jobs, const v1::JobEntry& job) {
   return json;
 }
 
+absl::StatusOr<DetachedJobs> ListIn(const detached::Jobs& jobs, const std::set<std::string>& known,
+                                    bool all) {
+  auto entries = jobs.List();
+  if (!entries.ok()) return entries.status();
+  std::sort(entries->begin(), entries->end(), [](const v1::JobEntry& a, const v1::JobEntry& b) {
+    return std::pair(a.ended_unix_nanos(), a.job_id()) >
+           std::pair(b.ended_unix_nanos(), b.job_id());
+  });
+  DetachedJobs out;
+  for (const v1::JobEntry& job : *entries) {
+    if (job.ended_unix_nanos() == 0) {
+      const auto folder = jobs.Find(job.job_id());
+      if (folder.ok() && known.count(job.job_id()) != 0) {
+        const auto told = story::Tell(*folder);
+        if (told.ok()) out.told[job.job_id()] = *told;
+      }
+      if (folder.ok() && known.count(job.job_id()) == 0) {
+        out.running.push_back(RunningJson(*folder));
+      } else if (!folder.ok() && !absl::IsNotFound(folder.status())) {
+        out.running.push_back({{"id", job.job_id()}, {"name", ""}, {"phase", "unknown"}});
+      }
+    } else if (all && out.ended.size() < kMostEnded) {
+      out.ended.push_back(EndedJson(jobs, job));
+    } else if (all) {
+      ++out.more_ended;
+    }
+  }
+  std::reverse(out.running.begin(), out.running.end());
+  return out;
+}
+
 absl::StatusOr<std::optional<LiveJob>> Listening(const std::string& id) {
   const auto live = LiveJobs();
   if (!live.ok()) return live.status();
@@ -105,16 +137,16 @@ absl::StatusOr<std::optional<LiveJob>> Listening(const std::string& id) {
 }
 
 // The process that has the job, once there is one on this machine; nothing: it has ended.
-absl::StatusOr<std::optional<pid_t>> LauncherOf(const detached::JobFolder& job) {
+absl::StatusOr<std::optional<pid_t>> LauncherOf(const detached::JobFolder& job, LookWatch& watch) {
   const TimePoint deadline = Clock::now() + kListenPatience;
   for (;;) {
-    if (job.HasSummary()) return std::nullopt;
+    if (watch.Do([&] { return job.HasSummary(); })) return std::nullopt;
     const auto live = Listening(job.id());
     if (live.ok() && *live) return (*live)->launcher;
     if (Clock::now() >= deadline) break;
     poll(nullptr, 0, kPollMs);
   }
-  const auto holder = job.Holder();
+  const auto holder = watch.Do([&] { return job.Holder(); });
   if (!holder.ok()) return holder.status();
   if (*holder && detached::IsHere(**holder)) return static_cast<pid_t>((*holder)->pid());
   if (*holder && !(*holder)->host().empty()) {
@@ -134,36 +166,15 @@ void AddFromFolder(const Json& told, Json& job) {
 }
 
 absl::StatusOr<DetachedJobs> ListDetached(const std::set<std::string>& known, bool all) {
-  const auto jobs = story::OpenJobs();
+  const auto jobs = story::OpenJobsThatAnswer();
   if (absl::IsNotFound(jobs.status())) return DetachedJobs();
-  if (!jobs.ok()) return jobs.status();
-  auto entries = jobs->List();
-  if (!entries.ok()) return entries.status();
-  std::sort(entries->begin(), entries->end(), [](const v1::JobEntry& a, const v1::JobEntry& b) {
-    return std::pair(a.ended_unix_nanos(), a.job_id()) >
-           std::pair(b.ended_unix_nanos(), b.job_id());
-  });
-  DetachedJobs out;
-  for (const v1::JobEntry& job : *entries) {
-    if (job.ended_unix_nanos() == 0) {
-      const auto folder = jobs->Find(job.job_id());
-      if (folder.ok() && known.count(job.job_id()) != 0) {
-        const auto told = story::Tell(*folder);
-        if (told.ok()) out.told[job.job_id()] = *told;
-      }
-      if (folder.ok() && known.count(job.job_id()) == 0) {
-        out.running.push_back(RunningJson(*folder));
-      } else if (!folder.ok() && !absl::IsNotFound(folder.status())) {
-        out.running.push_back({{"id", job.job_id()}, {"name", ""}, {"phase", "unknown"}});
-      }
-    } else if (all && out.ended.size() < kMostEnded) {
-      out.ended.push_back(EndedJson(*jobs, job));
-    } else if (all) {
-      ++out.more_ended;
-    }
+  if (!jobs.ok()) {
+    return absl::Status(
+        jobs.status().code(),
+        absl::StrCat(jobs.status().message(), "; this lists only jobs whose launchers answer"));
   }
-  std::reverse(out.running.begin(), out.running.end());
-  return out;
+  LookWatch watch(jobs->place());
+  return watch.Do([&] { return ListIn(*jobs, known, all); });
 }
 
 absl::Status DetachLive(const LiveJob& job, bool json) {
@@ -194,11 +205,12 @@ absl::Status DetachLive(const LiveJob& job, bool json) {
     return folder->HasSummary() || (standing.stage == detached::Standing::Stage::kRuns &&
                                     standing.launcher.generation() > 1);
   };
+  LookWatch watch(jobs.ok() ? jobs->place() : "");
   const TimePoint deadline = Clock::now() + kHandOverPatience;
   pollfd ended{pidfd->get(), POLLIN, 0};
   for (;;) {
     const bool is_gone = poll(&ended, 1, kPollMs) > 0;
-    if (has_it()) break;
+    if (watch.Do(has_it)) break;
     if (is_gone || Clock::now() >= deadline) {
       return absl::UnavailableError(
           absl::StrCat(job.id, " was not detached: see what its launcher, process ", job.launcher,
@@ -234,17 +246,17 @@ absl::Status StopLauncher(const std::string& id, pid_t launcher, int signal,
 namespace {
 
 // Until the launcher that it has now is gone.
-absl::Status StopOnce(const detached::JobFolder& job) {
+absl::Status StopOnce(const detached::JobFolder& job, LookWatch& watch) {
   const auto note = story::EnsureLauncher(job);
   if (!note.ok()) return note.status();
   if (!note->empty()) std::fprintf(stderr, "dtrain: %s\n", note->c_str());
-  const auto launcher = LauncherOf(job);
+  const auto launcher = LauncherOf(job, watch);
   if (!launcher.ok()) return launcher.status();
   if (!*launcher) return absl::OkStatus();
   absl::Status stopped = StopLauncher(job.id(), **launcher, detached::JobFolder::StopSignal(), [&] {
     const auto live = Listening(job.id());
     if (live.ok() && *live) return (*live)->launcher == **launcher;
-    const auto holder = job.Holder();
+    const auto holder = watch.Do([&] { return job.Holder(); });
     return holder.ok() && *holder && static_cast<pid_t>((*holder)->pid()) == **launcher &&
            detached::IsHere(**holder);
   });
@@ -319,16 +331,18 @@ absl::Status StopLeftWorkers(const detached::JobFolder& job, CommandOptions opti
 }  // namespace
 
 absl::Status StopDetached(const detached::JobFolder& job, const CommandOptions& options) {
-  if (job.HasSummary()) return StopLeftWorkers(job, options);
+  LookWatch watch(job.path());
+  const auto has_ended = [&] { return watch.Do([&] { return job.HasSummary(); }); };
+  if (has_ended()) return StopLeftWorkers(job, options);
   absl::Status there;
   // One that was killed at that moment has not heard us, and has a successor.
   for (int tries = 0; tries < kStopTries; ++tries) {
-    if (absl::Status stopped = StopOnce(job); !stopped.ok()) return stopped;
-    there = story::CheckThere(job);
-    if (!there.ok() || job.HasSummary()) break;
+    if (absl::Status stopped = StopOnce(job, watch); !stopped.ok()) return stopped;
+    there = watch.Do([&] { return story::CheckThere(job); });
+    if (!there.ok() || has_ended()) break;
   }
   if (!there.ok() && !absl::IsNotFound(there)) return there;
-  if (there.ok() && !job.HasSummary()) {
+  if (there.ok() && !has_ended()) {
     return absl::UnavailableError(absl::StrCat("the launcher of ", job.id(),
                                                " has ended, but the job has not: see ", job.path(),
                                                "/launcher.log, and try again"));

@@ -18,6 +18,7 @@
 #include "common/base/text.h"
 #include "common/os/fd.h"
 #include "launcher/detached/job_names.h"
+#include "launcher/status/look_watch.h"
 #include "launcher/story/find.h"
 
 namespace dtrain::status {
@@ -44,6 +45,9 @@ std::optional<FoundJob> FindWithoutRecords(const std::string& id, bool launcher_
   return FoundJob{id, *job, std::nullopt};
 }
 
+// Where launchers may listen, too; null: they do not.
+const char* HomeToAsk() { return geteuid() == 0 ? nullptr : getenv("HOME"); }
+
 // A launcher with a terminal stays where it was started.
 std::string DirectoryOf(const LiveJob& job) {
   std::error_code error;
@@ -62,7 +66,7 @@ std::vector<v1::JobEntry> Known(const absl::StatusOr<std::vector<LiveJob>>& live
   std::vector<v1::JobEntry> known;
   unread = jobs.status();
   if (jobs.ok()) {
-    auto all = jobs->Known();
+    auto all = LookWatch(jobs->place()).Do([&] { return jobs->Known(); });
     unread = all.status();
     if (all.ok()) known = *std::move(all);
   }
@@ -82,7 +86,8 @@ absl::StatusOr<FoundJob> Found(const std::string& id, const std::vector<LiveJob>
   FoundJob found;
   found.id = id;
   if (const LiveJob* job = FindLive(live, id)) found.live = *job;
-  auto folder = jobs.ok() ? jobs->Find(id) : jobs.status();
+  const auto find = [&] { return jobs->Find(id); };
+  auto folder = jobs.ok() ? LookWatch(jobs->place()).Do(find) : jobs.status();
   if (folder.ok()) found.detached = *std::move(folder);
   if (!found.live && !found.detached) return folder.status();
   return found;
@@ -108,9 +113,17 @@ absl::StatusOr<FoundJob> OnlyOne(const std::vector<v1::JobEntry>& known,
 
 }  // namespace
 
+LiveNow ListLiveJobs() {
+  if (const char* home = HomeToAsk()) {
+    absl::Status answers = story::CheckAnswer(home);
+    if (!answers.ok()) return {FindJobsOutsideHome(), std::move(answers), false};
+  }
+  absl::Status usable = RuntimeDirectory().status();
+  return {FindAllJobs(), std::move(usable), true};
+}
+
 absl::StatusOr<std::vector<LiveJob>> LiveJobs() {
-  const char* home = getenv("HOME");
-  if (home != nullptr && geteuid() != 0) story::AwaitAnswer(home);
+  if (const char* home = HomeToAsk()) story::AwaitAnswer(home);
   absl::StatusOr<std::string> directory = RuntimeDirectory();
   if (!directory.ok()) return directory.status();
   return FindAllJobs();
@@ -139,7 +152,7 @@ absl::StatusOr<FoundJob> FindJobToChange(const std::string& text, absl::string_v
   const absl::StatusOr<detached::Jobs> jobs = story::OpenJobs();
   std::vector<story::RunningJob> running;
   if (jobs.ok()) {
-    auto detached = story::Running(*jobs);
+    auto detached = LookWatch(jobs->place()).Do([&] { return story::Running(*jobs); });
     if (!detached.ok()) return detached.status();
     running = *std::move(detached);
   }

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "launcher/detached/job_folder.h"
@@ -24,6 +25,15 @@ struct FoundJob {
 // Those whose launcher listens. Fails where none of this user could listen now. Awaits an answer of
 // the home's file system where launchers may listen there (story::AwaitAnswer).
 absl::StatusOr<std::vector<LiveJob>> LiveJobs();
+
+// For a command that can do without the rest.
+struct LiveNow {
+  std::vector<LiveJob> jobs;
+  absl::Status unread;       // why there may be more
+  bool home_answers = true;  // else `jobs` has only those that listen outside the home
+};
+// Likewise, but waits no longer than story::CheckAnswer for the home.
+LiveNow ListLiveJobs();
 
 // As detached::ChooseJob of all of them. Without a text the only running one. NOT_FOUND;
 // INVALID_ARGUMENT: several. What fails on the way is returned only if nothing is found.

@@ -23,6 +23,7 @@
 #include "launcher/detached/log_segments.h"
 #include "launcher/detached/log_times.h"
 #include "launcher/status/log_printer.h"
+#include "launcher/status/look_watch.h"
 #include "launcher/status/tables.h"
 #include "launcher/story/find.h"
 #include "launcher/story/output.h"
@@ -76,11 +77,20 @@ std::optional<uint32_t> FirstFailed(const detached::JobFolder& job) {
 class KeptLogs {
  public:
   KeptLogs(const detached::JobFolder& job, const CommandOptions& options)
-      : job_(job), options_(options), printer_(options, IsOfAnother(job.path())) {
+      : job_(job),
+        options_(options),
+        watch_(job.path()),
+        printer_(options, watch_.Do([&] { return IsOfAnother(job.path()); })) {
     if (options.follow) printer_.ShowUnfinished();
   }
 
   absl::Status Print() {
+    return watch_.Do([this] { return PrintAll(); });
+  }
+  absl::Status Finish() { return printer_.Finish(); }
+
+ private:
+  absl::Status PrintAll() {
     absl::Status status = CheckAttempt(job_, options_, story::AttemptsOf(job_));
     if (!status.ok()) return status;
     attempt_ = options_.attempt ? options_.attempt : Following(job_, std::nullopt);
@@ -100,21 +110,25 @@ class KeptLogs {
       if (!options_.follow) return absl::OkStatus();
       if (begun_ && following && following != attempt_) {
         if (options_.attempt) return absl::OkStatus();
-        printer_.Flush();
-        std::fprintf(stderr, "dtrain: attempt %u\n", *following);
+        watch_.Pause([&] {
+          printer_.Flush();
+          std::fprintf(stderr, "dtrain: attempt %u\n", *following);
+        });
         attempt_ = following;
         begun_ = false;
         continue;
       }
       if (ended) return absl::OkStatus();
       SayIfNobodyHasIt();
-      if (!printer_.Look(Clock::now())) return absl::OkStatus();  // nobody reads on
-      poll(nullptr, 0, kKeptPollMs);
+      const bool is_read = watch_.Pause([&] {
+        if (!printer_.Look(Clock::now())) return false;
+        poll(nullptr, 0, kKeptPollMs);
+        return true;
+      });
+      if (!is_read) return absl::OkStatus();
     }
   }
-  absl::Status Finish() { return printer_.Finish(); }
 
- private:
   absl::Status Begin() {
     const size_t ranks = story::LayoutOf(job_, *attempt_).ranks.size();
     // Of an attempt that has written nothing it may not be known.
@@ -168,7 +182,8 @@ class KeptLogs {
     for (const uint32_t rank : ranks) {
       const auto printed = PrintRank(Rank(rank), *streams);
       if (!printed.ok() || !open_) return printed;
-      if (job_.HasSummary()) printer_.Flush(Rank(rank));  // nothing follows
+      // Nothing follows.
+      if (job_.HasSummary()) watch_.Pause([&] { printer_.Flush(Rank(rank)); });
       any = any || *printed;
     }
     return any;
@@ -206,7 +221,7 @@ class KeptLogs {
         if (!bytes.ok()) return bytes.status();
         if (bytes->empty()) break;
         any = true;
-        open_ = printer_.Add(run.stream, *bytes, run.unix_nanos);
+        open_ = watch_.Pause([&] { return printer_.Add(run.stream, *bytes, run.unix_nanos); });
         if (!open_) return any;
       }
     }
@@ -230,19 +245,22 @@ class KeptLogs {
     looked_ = true;
     if (without_ < kLooksWithoutLauncher || said_) return;
     said_ = true;
-    printer_.MakeRoom();
     const std::optional<absl::Time> last = story::LastSign(job_);
-    std::fprintf(
-        stderr,
-        "dtrain: %s has no launcher%s, so nothing new is shown; `dtrain attach %s` starts "
-        "one, and the job continues\n",
-        job_.id().c_str(),
-        last ? absl::StrCat(" since ", story::ShownTime(absl::ToUnixNanos(*last))).c_str() : "",
-        job_.id().c_str());
+    watch_.Pause([&] {
+      printer_.MakeRoom();
+      std::fprintf(
+          stderr,
+          "dtrain: %s has no launcher%s, so nothing new is shown; `dtrain attach %s` starts "
+          "one, and the job continues\n",
+          job_.id().c_str(),
+          last ? absl::StrCat(" since ", story::ShownTime(absl::ToUnixNanos(*last))).c_str() : "",
+          job_.id().c_str());
+    });
   }
 
   const detached::JobFolder& job_;
   const CommandOptions& options_;
+  LookWatch watch_;
   LogPrinter printer_;
   std::optional<uint32_t> attempt_;
   std::string folder_;

@@ -142,12 +142,12 @@ absl::StatusOr<std::string> EnsureLauncher(const detached::JobFolder& job) {
   return absl::IsNotFound(there) ? there : note;
 }
 
-absl::StatusOr<std::string> Care::Look(TimePoint now) {
+absl::StatusOr<std::string> Care::Look(TimePoint now, Ensure ensure) {
   if (now < next_look_) return "";
   next_look_ = now + kBetweenLooks;
   if (IsHeldOrOver(job_) || now < next_try_) return "";
   next_try_ = now + kBetweenTries;
-  return EnsureLauncher(job_);
+  return ensure(job_);
 }
 
 }  // namespace dtrain::story

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <string>
+#include <utility>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -29,8 +31,9 @@ absl::StatusOr<std::string> EnsureLauncher(const detached::JobFolder& job);
 class Care {
  public:
   explicit Care(detached::JobFolder job) : job_(std::move(job)) {}
-  // As EnsureLauncher, which it calls now and then.
-  absl::StatusOr<std::string> Look(TimePoint now);
+  using Ensure = absl::FunctionRef<absl::StatusOr<std::string>(const detached::JobFolder& job)>;
+  // As EnsureLauncher, which `ensure` is to call. It is called now and then.
+  absl::StatusOr<std::string> Look(TimePoint now, Ensure ensure);
 
  private:
   detached::JobFolder job_;

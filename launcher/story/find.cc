@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 #include <string>
 #include <system_error>
@@ -24,50 +23,24 @@ namespace {
 
 constexpr size_t kMostNamed = 5;
 
-// A user waits no longer without a word.
-constexpr std::chrono::seconds kPatience{3};
-
-// Where Jobs::UsualPlace will look first, by the variables alone: it asks file systems itself.
-std::string NamedPlace() {
-  const char* state = getenv("XDG_STATE_HOME");
-  if (state != nullptr && state[0] == '/') return absl::StrCat(state, "/dtrain/jobs");
-  const char* home = getenv("HOME");
-  return absl::StrCat(home == nullptr ? "" : home, "/.local/state/dtrain/jobs");
-}
-
 // Waits also for another process that makes something in the folder, and stalls.
 void LookInto(const std::string& folder) {
   std::error_code ignored;
   const std::filesystem::directory_iterator first(folder, ignored);
 }
 
-void SayLate(const std::string& folder, absl::string_view next) {
-  const std::string text = absl::StrCat(
-      "dtrain: cannot read ", Escape(folder), ": its file system has not answered for ",
-      kPatience.count(), " s (is its file server down?); ", next, "\n");
-  (void)std::fputs(text.c_str(), stderr);
+std::string LateText(const std::string& folder, std::chrono::seconds patience) {
+  return absl::StrCat("cannot read ", Escape(folder), ": its file system has not answered for ",
+                      patience.count(), " s (is its file server down?)");
 }
 
-}  // namespace
-
-void AwaitAnswer(const std::string& folder) {
-  if (os::IsAtHand(folder)) return;
-  os::AwaitReturn(
-      kPatience, [&folder] { LookInto(folder); },
-      [&folder] { SayLate(folder, "waiting for it; Ctrl-C leaves"); });
+void SayLate(absl::string_view what, absl::string_view next) {
+  (void)std::fputs(absl::StrCat("dtrain: ", what, "; ", next, "\n").c_str(), stderr);
 }
 
-bool RecordsAnswer() {
-  const std::string place = NamedPlace();
-  if (os::IsAtHand(place)) return true;
-  if (os::ReturnsWithin(kPatience, [&place] { LookInto(place); })) return true;
-  SayLate(place, "continuing with what the job's launcher knows");
-  return false;
-}
+std::string JobsIn(const std::string& place) { return absl::StrCat(place, "/jobs"); }
 
-absl::StatusOr<detached::Jobs> OpenJobs() {
-  AwaitAnswer(NamedPlace());
-  auto place = detached::Jobs::UsualPlace();
+absl::StatusOr<detached::Jobs> JobsOf(absl::StatusOr<std::string> place) {
   if (!place.ok()) return place.status();
   detached::Jobs jobs(*std::move(place));
   if (absl::Status checked = jobs.Check(); !checked.ok()) {
@@ -75,6 +48,51 @@ absl::StatusOr<detached::Jobs> OpenJobs() {
         absl::StrCat("detached jobs cannot be read: ", checked.message()));
   }
   return jobs;
+}
+
+}  // namespace
+
+void AwaitAnswer(const std::string& folder) {
+  if (os::AnswersAtOnce(folder)) return;
+  os::AwaitReturn(
+      kFolderPatience, [&folder] { LookInto(folder); },
+      [&folder] { SayLate(LateText(folder, kFolderPatience), "waiting for it; Ctrl-C leaves"); });
+}
+
+absl::Status CheckAnswer(const std::string& folder, std::chrono::seconds patience) {
+  if (os::AnswersAtOnce(folder) || os::ReturnsWithin(patience, [&folder] { LookInto(folder); })) {
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(LateText(folder, patience));
+}
+
+absl::StatusOr<std::string> AwaitPlace() {
+  return detached::Jobs::UsualPlace([](const std::string& asked) {
+    AwaitAnswer(JobsIn(asked));
+    return true;
+  });
+}
+
+absl::StatusOr<std::string> PlaceThatAnswers(std::chrono::seconds patience) {
+  absl::Status answers;
+  auto place = detached::Jobs::UsualPlace([&](const std::string& asked) {
+    answers = CheckAnswer(JobsIn(asked), patience);
+    return answers.ok();
+  });
+  if (!answers.ok()) return answers;
+  return place;
+}
+
+absl::StatusOr<detached::Jobs> OpenJobs() { return JobsOf(AwaitPlace()); }
+
+absl::StatusOr<detached::Jobs> OpenJobsThatAnswer() { return JobsOf(PlaceThatAnswers()); }
+
+bool RecordsAnswer() {
+  const absl::Status answers = PlaceThatAnswers().status();
+  // Any other failure: the command finds it, too.
+  if (!absl::IsFailedPrecondition(answers)) return true;
+  SayLate(answers.message(), "continuing with what the job's launcher knows");
+  return false;
 }
 
 absl::StatusOr<detached::JobFolder> Find(const detached::Jobs& jobs, absl::string_view text) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <chrono>
 #include <string>
 #include <vector>
 
@@ -13,15 +14,29 @@
 // What there is to know of detached jobs, running and ended, from their folders. Calls may block.
 namespace dtrain::story {
 
-// Returns once the file system of this folder has answered. Where that takes longer than 3 s it
-// prints so on stderr; Ctrl-C ends the process meanwhile. For processes with one thread only.
-void AwaitAnswer(const std::string& folder);
+// A user waits no longer without a word.
+inline constexpr std::chrono::seconds kFolderPatience{3};
 
-// Those of this user; awaits an answer of the file system that has their records.
-// FAILED_PRECONDITION: others can change their folder, so nothing in it is believed.
+// Returns once the file system of this folder has answered. Where that takes longer than 3 s it
+// prints so on stderr; Ctrl-C ends the process meanwhile. As os::AwaitReturn, for processes without
+// other threads that hold locks.
+void AwaitAnswer(const std::string& folder);
+// Likewise, but without waiting any longer. FAILED_PRECONDITION: it has not answered.
+absl::Status CheckAnswer(const std::string& folder,
+                         std::chrono::seconds patience = kFolderPatience);
+
+// detached::Jobs::UsualPlace, once its file system has answered (AwaitAnswer).
+absl::StatusOr<std::string> AwaitPlace();
+// Likewise, but FAILED_PRECONDITION where it does not answer (CheckAnswer).
+absl::StatusOr<std::string> PlaceThatAnswers(std::chrono::seconds patience = kFolderPatience);
+
+// Those of this user, in AwaitPlace. FAILED_PRECONDITION: others can change their folder, so
+// nothing in it is believed.
 absl::StatusOr<detached::Jobs> OpenJobs();
-// For a command that can do without: whether that file system answers within 3 s. If not, prints on
-// stderr that the command continues.
+// Likewise, in PlaceThatAnswers.
+absl::StatusOr<detached::Jobs> OpenJobsThatAnswer();
+// For a command that can do without them: false where their file system does not answer within 3 s;
+// then it prints on stderr that the command continues.
 bool RecordsAnswer();
 
 // As detached::Jobs::Find; without a text the only job that has not ended.

@@ -37,11 +37,21 @@ struct SshTransport::Crew {
     explicit Member(loop::Loop& loop) : timer(loop) {}
     std::shared_ptr<SshLink> link;
     loop::Timer timer;  // runs once it was given up
+    std::thread thread;
   };
   int connecting = 0;
   std::deque<loop::Task> waiting;
   NameAnswers names;
   std::map<const SshLink*, Member> members;  // those with a thread
+
+  // Joins the thread, which posts nothing more and ends at once. OpenSSL frees a thread's data when
+  // the thread ends, and all such data when the process does: these must not overlap.
+  void Remove(const SshLink* link) {
+    const auto place = members.find(link);
+    if (place == members.end()) return;
+    if (place->second.thread.joinable()) place->second.thread.join();
+    members.erase(place);
+  }
 
   void Next() {
     --connecting;
@@ -136,15 +146,23 @@ SshTransport::SshTransport(loop::Loop& loop, SshOptions options, AgentBinary& ag
 SshTransport::~SshTransport() {
   crew_->waiting.clear();
   TimePoint deadline = Clock::now() + kLeave;
-  std::vector<std::shared_ptr<SshLink>> stuck;
+  std::vector<Crew::Member*> stuck;
   for (auto& [key, member] : crew_->members) {
-    if (member.link->EndedBy(deadline)) continue;
-    member.link->Sever();
-    stuck.push_back(member.link);
+    if (member.link->EndedBy(deadline)) {
+      member.thread.join();
+    } else {
+      member.link->Sever();
+      stuck.push_back(&member);
+    }
   }
   deadline = Clock::now() + kSevered;
-  for (auto& link : stuck) {
-    if (!link->EndedBy(deadline)) link->Abandon();
+  for (Crew::Member* member : stuck) {
+    if (member->link->EndedBy(deadline)) {
+      member->thread.join();
+    } else {
+      member->link->Abandon();
+      member->thread.detach();
+    }
   }
   crew_->members.clear();
 }
@@ -214,10 +232,13 @@ void SshTransport::Start(std::shared_ptr<SshLink> link, Target target) {
           session->reset();
         }
         link->Sever();  // the duplicate would keep the connection up
-        SshLink::PostTask(link, [crew, key = link.get()] { crew->members.erase(key); });
+        SshLink::PostTask(link, [crew, key = link.get()] { crew->Remove(key); });
         link->SetEnded();
       });
-  if (thread.ok()) return thread->detach();
+  if (thread.ok()) {
+    place->second.thread = *std::move(thread);
+    return;
+  }
   SshLink::Post(link, [why = thread.status()](SshEvents& events) { events.OnFailed(why); });
   SshLink::PostTask(link, [crew = crew_] { crew->Next(); });
   crew_->members.erase(link.get());

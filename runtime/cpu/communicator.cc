@@ -71,6 +71,8 @@ void CpuCommunicator::CarryOut() {
     }
     group_->AwaitFailure(kLook);
   }
+  // This rank may leave because of one that this thread has not seen yet.
+  if (const MaybeError error = group_->failure()) mesh_->Abort(*error, group_->failed_number());
 }
 
 // Theirs to this node: its ranks, this leader among them, shall not wait any longer.

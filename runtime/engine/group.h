@@ -26,7 +26,9 @@ struct Group {
   std::unique_ptr<Communicator> communicator;  // none for one rank, where there is nothing to do
   // In a job on GPUs: what its collectives run on, but for barriers. Ends before `communicator`.
   std::unique_ptr<DeviceCommunicator> device;
-  uint64_t next_number = 0;    // of the program's collectives: the same on all members
+  // Of the program's collectives: the same on all members. Those of graphs are counted by the
+  // program's threads.
+  std::atomic<uint64_t> next_number{0};
   uint64_t next_run = 0;       // of the communicator's
   uint64_t next_unnamed = 0;   // of the asynchronous collectives without a name; the queue's
   uint64_t registrations = 0;  // that its members have begun

@@ -218,6 +218,12 @@ Result<dtrain_handle> Job::Start(Operation operation) {
   auto& [executor, queue] = engines_.Of(operation.group->id);
   if (MaybeError error = executor.broken()) return *error;
   if (operation.on_device()) {
+    // Both would wait for the other ranks within NCCL, which may come to them in another order.
+    if (!making_.expired() && operation.group->device->Capturing(operation.what.stream)) {
+      return Error{DTRAIN_ERROR_STATE,
+                   "a CUDA graph cannot take a collective while another thread of this rank is in "
+                   "dtrain_group_create: make groups before the capture, or after it"};
+    }
     auto captured = executor.Capture(operation);
     if (!captured.ok()) return captured.error();
     if (*captured) return queue.AddDone(std::move(operation));
@@ -240,7 +246,7 @@ Result<std::shared_ptr<Job::NewGroup>> Job::StartGroup(int color, int key) {
   begun->table.resize(2 * static_cast<size_t>(env_.size));
   Operation exchange;
   exchange.group = &groups_.world();
-  exchange.name = "dtrain_group_create";
+  exchange.name = kMakesGroup;
   exchange.on_host = true;
   exchange.what.kind = Collective::Kind::kAllgather;
   exchange.what.input = begun->mine;
@@ -262,6 +268,7 @@ Result<std::shared_ptr<Job::NewGroup>> Job::StartGroup(int color, int key) {
   auto handle = Start(std::move(exchange));
   if (!handle.ok()) return handle.error();
   begun->handle = *handle;
+  making_ = begun;
   return begun;
 }
 

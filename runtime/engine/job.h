@@ -54,6 +54,8 @@ class Job {
   // See dtrain_join.
   Result<int> AwaitAllJoined();
 
+  // The name of what StartGroup starts, which nothing else may have.
+  static constexpr char kMakesGroup[] = "dtrain_group_create";
   // A group in the making: an asynchronous all-gather over all ranks, behind which they connect.
   struct NewGroup {
     int32_t mine[2] = {};              // color and key
@@ -117,6 +119,7 @@ class Job {
   Executor& executor_;  // of all ranks
   Queue& queue_;
   uint32_t next_group_ = 1;
+  std::weak_ptr<NewGroup> making_;  // until its caller has the id
   // Who is told that a device has failed.
   struct Listener {
     std::mutex mutex;

@@ -164,7 +164,12 @@ Result<Negotiator::Verdict> Negotiator::MatchLists(Group& group,
   }
   auto matches = ExchangeLists(group, list, most, spent);
   if (!matches.ok()) return matches.error();
-  if (matches->hopeless || matches->overdue) return GiveUp(group, mine, !matches->hopeless);
+  if (matches->hopeless) return GiveUp(group, mine, "");
+  if (matches->overdue) {
+    // The ranks' limits need not be the same.
+    return GiveUp(group, mine,
+                  (list.overdue ? "" : "another rank's time was over; here ") + LimitText(group));
+  }
   const auto by_key = ByKey(mine);
   Verdict verdict;
   verdict.direct = !matches->mixed;
@@ -179,12 +184,12 @@ Result<Negotiator::Verdict> Negotiator::MatchLists(Group& group,
 }
 
 Result<Negotiator::Verdict> Negotiator::GiveUp(Group& group, const std::vector<Operation*>& mine,
-                                               bool overdue) {
+                                               const std::string& limit) {
   auto text = ExchangeStatements(group, mine[0]);
   if (!text.ok()) return text.error();
   Error error{DTRAIN_ERROR_MISMATCH, std::move(*text)};
-  if (overdue) {
-    error = {DTRAIN_ERROR_TIMEOUT, "timed out: " + error.message + " (" + LimitText(group) + ")"};
+  if (!limit.empty()) {
+    error = {DTRAIN_ERROR_TIMEOUT, "timed out: " + error.message + " (" + limit + ")"};
   }
   Verdict verdict;
   for (Operation* operation : mine) verdict.refused.push_back({operation, error});

@@ -60,8 +60,10 @@ class Negotiator {
   Result<std::string> ExchangeStatements(Group& group, const Operation* mine);
   Result<Verdict> MatchLists(Group& group, const std::vector<Operation*>& mine, bool stuck,
                              size_t most, Spent& spent);
-  // Neither side can go on with what it waits for.
-  Result<Verdict> GiveUp(Group& group, const std::vector<Operation*>& mine, bool overdue);
+  // Neither side can go on with what it waits for. `limit`: a text about the time limit, where that
+  // is the reason; else empty.
+  Result<Verdict> GiveUp(Group& group, const std::vector<Operation*>& mine,
+                         const std::string& limit);
   // Tells ranks that have joined what the others are about to run; those ranks give an empty `mine`
   // of `count`. Null: an operation that a joined rank cannot go along with.
   Result<std::vector<std::optional<Collective>>> ShareWithJoined(

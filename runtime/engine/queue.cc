@@ -75,6 +75,9 @@ Result<dtrain_handle> Queue::Add(Operation operation) {
   }
   if (!named) ++group.next_unnamed;
   operation.added = std::chrono::steady_clock::now();
+  if (operation.then) {
+    operation.then = [this, then = std::move(operation.then)] { RunThen(then); };
+  }
   several_call_ |= caller_ != std::thread::id() && caller_ != std::this_thread::get_id();
   caller_ = std::this_thread::get_id();
 
@@ -224,6 +227,17 @@ void Queue::RunFront(std::unique_lock<std::mutex>& lock, bool waits) {
       over > 0 ? std::chrono::microseconds(0) : std::clamp(2 * pause_, kFirstPause, kLongestPause);
   running_ = false;
   done_.notify_all();
+}
+
+void Queue::RunThen(const std::function<void()>& then) {
+  const auto begin = std::chrono::steady_clock::now();
+  then();
+  const auto end = std::chrono::steady_clock::now();
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (Entry* entry : waiting_) {
+    auto& added = entry->operation.added;
+    added += end - std::max(begin, added);
+  }
 }
 
 // While calls come, the thread looks once per cycle by itself: waking it for each of them would

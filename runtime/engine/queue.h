@@ -88,6 +88,8 @@ class Queue {
   // or for a moment, as another rank may have another one.
   void Pause(std::unique_lock<std::mutex>& lock);
   bool MayGather(const Operation& operation) const;
+  // Operation::then, for which nothing else can run: it does not count as waiting.
+  void RunThen(const std::function<void()>& then);
   void SetDone(Operation& operation, const MaybeError& error);
   template <typename IsDone>
   void RunUntil(std::unique_lock<std::mutex>& lock, IsDone is_done);

@@ -6,7 +6,7 @@
 namespace dtrain::runtime {
 namespace {
 
-// Of the last one opened in this process: a group made later, by another thread, is to have the
+// Of the last one opened in this process: a job that another thread joins later is to have the
 // same.
 std::atomic<int> last_ordinal{-1};
 

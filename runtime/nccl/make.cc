@@ -164,25 +164,28 @@ MaybeError NcclCommunicator::Prepare(const NcclOptions& options, int rank, Membe
   mine.several_per_gpu = several != nullptr && std::strcmp(several, "1") == 0;
   mine.settings = NcclSettings(get);
   const Pinning& pinning = options.pinning;
-  auto device = Device::Open((*libraries)->cuda, options.local_rank, options.device, pinning);
-  if (!device.ok()) return device.error();
-  mine.uuid = (*device)->uuid();
+  // The job's own communicator chooses. A group may be made by any thread, whatever that uses.
+  const auto open = [&] {
+    return Device::Open((*libraries)->cuda, options.local_rank, options.device, pinning);
+  };
+  auto joined = Session::Join(**libraries, open, options.longest_end);
+  if (!joined.ok()) return joined.error();
+  session = std::move(*joined);
+  const Device& device = *session->device();
+  mine.uuid = device.uuid();
   mine.pinned = pinning.own;
   mine.stray = std::none_of(pinning.visible.begin(), pinning.visible.end(),
                             [&](const std::string& gpu) { return SameGpu(gpu, mine.uuid); });
-  mine.pci = (*device)->pci();
+  mine.pci = device.pci();
   const NcclApi& nccl = (*libraries)->nccl;
   mine.nccl_version = nccl.version;
-  auto joined = Session::Join(**libraries, std::move(*device), options.longest_end);
-  if (!joined.ok()) return joined.error();
-  session = std::move(*joined);
   const bool is_new = session->IsNew();
   if (rank != 0) return std::nullopt;
   const auto id = std::make_shared<abi::NcclUniqueId>();
   const auto get_id = [id, &nccl] { return nccl.get_unique_id(id.get()); };
   constexpr char kName[] = "ncclGetUniqueId";
   const Deadline deadline = steady_clock::now() + options.init_timeout;
-  const Device::Scope scope(*session->device());
+  const Device::Scope scope(device);
   // NCCL's first call may change the environment: it happens on the program's thread.
   MaybeError error = is_new ? session->CallHere(kName, get_id, deadline)
                             : session->Try(kName, get_id, deadline, "it did not return");

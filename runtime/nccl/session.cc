@@ -69,8 +69,7 @@ void LeaveStuck() {
 
 }  // namespace
 
-Result<std::shared_ptr<Session>> Session::Join(const Libraries& libraries,
-                                               std::shared_ptr<const Device> device,
+Result<std::shared_ptr<Session>> Session::Join(const Libraries& libraries, const OpenDevice& open,
                                                std::chrono::milliseconds longest_end) {
   static std::mutex* const mutex = new std::mutex;
   static std::weak_ptr<Session>* const current = new std::weak_ptr<Session>;
@@ -79,8 +78,10 @@ Result<std::shared_ptr<Session>> Session::Join(const Libraries& libraries,
     if (MaybeError error = session->broken()) return *error;
     return session;
   }
-  auto session = std::make_shared<Session>(libraries, device, longest_end);
-  auto issue = IssueThread::Start(std::move(device));
+  auto device = open();
+  if (!device.ok()) return device.error();
+  auto session = std::make_shared<Session>(libraries, std::move(*device), longest_end);
+  auto issue = IssueThread::Start(session->device());
   if (!issue.ok()) return issue.error();
   session->issue_ = std::move(*issue);
   session->watchdog_ = Watchdog::Start([weak = std::weak_ptr<Session>(session)] {

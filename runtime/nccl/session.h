@@ -26,10 +26,10 @@ class NcclHandle;
 // on. Any thread.
 class Session : public std::enable_shared_from_this<Session> {
  public:
-  // The process's one, made for the first communicator and gone with the last. `longest_end` bounds
-  // NCCL's abort and destroy.
-  static Result<std::shared_ptr<Session>> Join(const Libraries& libraries,
-                                               std::shared_ptr<const Device> device,
+  // The process's one, made for the first communicator, on the device that `open` gives, and gone
+  // with the last. `longest_end` bounds NCCL's abort and destroy.
+  using OpenDevice = std::function<Result<std::unique_ptr<Device>>()>;
+  static Result<std::shared_ptr<Session>> Join(const Libraries& libraries, const OpenDevice& open,
                                                std::chrono::milliseconds longest_end);
   Session(const Libraries& libraries, std::shared_ptr<const Device> device,
           std::chrono::milliseconds longest_end);

@@ -184,13 +184,25 @@ def test_a_second_stop_kills(cluster, residents):
     job = launch(cluster, ["--grace", "300s", *cluster.hosts_flag(1), "--", "sh", "-c",
                            "trap 'echo term' TERM; echo up; while :; do sleep 0.1; done"])
     wait_until(lambda: all(b"up\n" in job.output(rank) for rank in range(4)), 60, lambda: job.log)
-    stops = [launching.Launch(job.host, [cluster.programs / "dtrain", "stop", job.id])]
+    stops = []
+
+    def stop():
+        stops.append(launching.Launch(job.host, [cluster.programs / "dtrain", "stop", job.id]))
+
+    stop()
     wait_until(lambda: all(b"term\n" in job.output(rank) for rank in range(4)), 60, lambda: job.log)
-    time.sleep(3.5)
-    assert all(stop.process.poll() is None for stop in stops) and all(all_workers(cluster)), job.log
-    stops.append(launching.Launch(job.host, [cluster.programs / "dtrain", "stop", job.id]))
-    for stop in stops:
-        assert stop.wait(30).code == 0, job.log
+    assert stops[0].process.poll() is None and all(all_workers(cluster)), job.log
+
+    def has_ended():
+        # Those within three seconds of the first are the same stop.
+        if not job.summary and time.monotonic() - stops[-1].started > 1:
+            stop()
+        return job.summary
+
+    wait_until(has_ended, 30, lambda: job.log)  # with AddressSanitizer eight times that, still less than the grace
+    assert stops[0].wait(30).code == 0, job.log
+    for result in (each.wait(30) for each in stops[1:]):
+        assert result.code == 0 or "has ended already" in result.err, result
     assert job.wait(60)["exit_code"] == 143 and not any(all_workers(cluster))
 
 

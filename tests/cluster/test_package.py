@@ -40,6 +40,11 @@ def system(built, tmp_path_factory):
         tree.close()
 
 
+def ours(system):
+    """The names of dtrain's processes there."""
+    return [name for name in system.programs() if name.startswith("dtrain")]
+
+
 def test_the_launcher_finds_the_agent_and_runs_a_job(system):
     assert system.run("dtrain --version").startswith("dtrain ")
     out = system.run("dtrain launch -np 2 -- echo hi")
@@ -49,7 +54,8 @@ def test_the_launcher_finds_the_agent_and_runs_a_job(system):
 def test_an_ordinary_user_runs_a_job(system):
     out = system.run("dtrain launch -np 2 -- id -un", user="daemon:daemon")
     assert sorted(out.splitlines()) == ["[0] daemon", "[1] daemon"]
-    assert not [name for name in system.programs() if name.startswith("dtrain")]
+    # The launcher does not wait for the end of its agent and shepherd.
+    launching.wait_until(lambda: not ours(system), 10, lambda: ours(system))
 
 
 def test_manual_pages_and_completion_are_found(system):
@@ -85,7 +91,7 @@ def test_the_python_package_works(system):
 def test_installing_enables_and_starts_nothing(system):
     enabled = [path for path in system.files() if path.startswith("/etc/systemd/")]
     assert not [path for path in enabled if "dtrain" in path]
-    assert not [name for name in system.programs() if name.startswith("dtrain")]
+    launching.wait_until(lambda: not ours(system), 10, lambda: ours(system))
 
 
 def test_installing_again_keeps_the_configuration(system):

@@ -214,7 +214,8 @@ typedef struct dtrain_options {
   uint64_t flags;     /* none is defined: 0 */
   dtrain_group group; /* default: all ranks */
   const char* name;   /* matches it between ranks, and appears in errors and the timeline; must
-                         differ from others in flight on the group; copied; default none */
+                         differ from others in flight on the group, and from
+                         "dtrain_group_create"; copied; default none */
   void* stream;       /* cudaStream_t that device buffers are used on; default: the legacy stream */
   const char* shape;  /* describes the arrays beyond count and type, such as "(2, 3)": must be the
                          same on all ranks, or DTRAIN_ERROR_MISMATCH; copied; default none */
@@ -244,7 +245,8 @@ typedef struct dtrain_options {
  * With device buffers the collective waits for the work that options->stream has now, and runs
  * concurrently with what is enqueued there later; work enqueued after dtrain_wait sees the result,
  * without synchronising the host. If the stream is being captured into a CUDA graph, the collective
- * becomes part of the graph, and so does dtrain_wait.
+ * becomes part of the graph, and so does dtrain_wait; while another thread of the rank makes a
+ * group, that is DTRAIN_ERROR_STATE.
  */
 DTRAIN_API dtrain_status dtrain_barrier_async(const dtrain_options* options, dtrain_handle* handle);
 DTRAIN_API dtrain_status dtrain_allreduce_async(const void* input, void* output, size_t count,

@@ -710,5 +710,35 @@ TEST(StatePlace, IsTheUsersOwn) {
   fs::remove_all(home);
 }
 
+// Each may hang.
+TEST(StatePlace, AsksNoFileSystemThatItNeedNot) {
+  char name[] = "/tmp/dtrain-home-XXXXXX";
+  const std::string home = mkdtemp(name);
+  setenv("HOME", home.c_str(), 1);
+  std::vector<std::string> asked;
+  const auto usual = [&](bool may_ask) {
+    asked.clear();
+    return Jobs::UsualPlace([&](const std::string& place) {
+      asked.push_back(place);
+      return may_ask;
+    });
+  };
+  setenv("XDG_STATE_HOME", home.c_str(), 1);
+  EXPECT_EQ(*usual(true), home + "/dtrain");
+  EXPECT_THAT(asked, ElementsAre(home + "/dtrain"));
+  std::string theirs = "/";
+  if (geteuid() == 0) {
+    theirs = home + "/theirs";
+    ASSERT_TRUE(fs::create_directory(theirs));
+    ASSERT_EQ(chown(theirs.c_str(), kMallory, kMallory), 0);
+  }
+  setenv("XDG_STATE_HOME", theirs.c_str(), 1);
+  EXPECT_EQ(*usual(true), home + "/.local/state/dtrain");
+  EXPECT_THAT(asked, ElementsAre(theirs + "/dtrain", home + "/.local/state/dtrain"));
+  EXPECT_TRUE(absl::IsUnavailable(usual(false).status()));
+  EXPECT_THAT(asked, ElementsAre(theirs + "/dtrain"));
+  fs::remove_all(home);
+}
+
 }  // namespace
 }  // namespace dtrain::detached

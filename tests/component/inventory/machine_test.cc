@@ -10,10 +10,12 @@
 #include <algorithm>
 #include <chrono>
 #include <ctime>
+#include <filesystem>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "agent/inventory/amd_gpus.h"
 #include "agent/inventory/cpu.h"
 #include "agent/inventory/inventory.h"
 #include "agent/inventory/network.h"
@@ -169,6 +171,66 @@ TEST(NetworkTest, InterfacesOfAMultiHomedHost) {
   EXPECT_FALSE(tun3->physical());
 
   EXPECT_EQ(Find(all, "peer0"), nullptr) << "a container's host end has no address to offer";
+}
+
+TEST(CpuTest, TheLeastQuotaOfACgroupAndItsParentsCounts) {
+  Tree tree;
+  const std::string cgroups = "sys/fs/cgroup";
+  tree.Write("proc/self/cgroup", "0::/pods/pod1/main\n");
+  EXPECT_EQ(ReadCpuQuota(tree.roots()), 0u);
+  tree.Write(cgroups + "/pods/pod1/main/cpu.max", "max 100000\n");
+  EXPECT_EQ(ReadCpuQuota(tree.roots()), 0u);
+  tree.Write(cgroups + "/pods/cpu.max", "1600000 100000\n");
+  EXPECT_EQ(ReadCpuQuota(tree.roots()), 16u);
+  tree.Write(cgroups + "/pods/pod1/cpu.max", "350000 100000\n");
+  EXPECT_EQ(ReadCpuQuota(tree.roots()), 4u) << "a part of a core counts as a core";
+  tree.Write(cgroups + "/pods/pod1/main/cpu.max", "50000 100000\n");
+  EXPECT_EQ(ReadCpuQuota(tree.roots()), 1u);
+  tree.Write(cgroups + "/pods/pod1/main/cpu.max", "what? 0\n");
+  EXPECT_EQ(ReadCpuQuota(tree.roots()), 4u);
+  EXPECT_EQ(ReadInventory(tree.roots()).cpu_quota(), 4u);
+}
+
+TEST(CpuTest, AContainersQuotaIsAtTheTopOfWhatItSees) {
+  Tree tree;
+  tree.Write("sys/fs/cgroup/cpu.max", "400000 100000\n");
+  for (const char* path : {"/", "/kubepods/pod1/main", "/../../main"}) {
+    tree.Write("proc/self/cgroup", absl::StrCat("0::", path, "\n"));
+    EXPECT_EQ(ReadCpuQuota(tree.roots()), 4u) << path;
+  }
+}
+
+TEST(CpuTest, QuotasOfCgroupV1Count) {
+  Tree tree;
+  const std::string folder = "sys/fs/cgroup/cpu/docker/1f/";
+  tree.Write("proc/self/cgroup", "5:cpuset:/docker/1f\n4:cpu,cpuacct:/docker/1f\n0::/docker/1f\n");
+  tree.Write(folder + "cpu.cfs_quota_us", "-1\n");
+  tree.Write(folder + "cpu.cfs_period_us", "50000\n");
+  EXPECT_EQ(ReadCpuQuota(tree.roots()), 0u);
+  tree.Write(folder + "cpu.cfs_quota_us", "200000\n");
+  EXPECT_EQ(ReadCpuQuota(tree.roots()), 4u);
+}
+
+TEST(AmdGpusTest, CountsThoseOfDataCentresThatMayBeUsed) {
+  Tree tree;
+  tree.Write("dev/kfd", "");
+  EXPECT_EQ(CountAmdGpus(tree.roots()), 0u);
+  const auto write = [&](int node, int version) {
+    tree.Write(
+        absl::StrCat("sys/class/kfd/kfd/topology/nodes/", node, "/properties"),
+        absl::StrCat("simd_count 416\ngfx_target_version ", version, "\nmem_banks_count 1\n"));
+  };
+  write(0, 0);       // a CPU
+  write(1, 90012);   // built into it
+  write(2, 110000);  // Radeon RX 7900
+  EXPECT_EQ(CountAmdGpus(tree.roots()), 0u);
+  write(3, 90402);
+  write(4, 90010);
+  write(6, 90402);  // there is no node 5
+  EXPECT_EQ(CountAmdGpus(tree.roots()), 2u);
+  EXPECT_EQ(ReadInventory(tree.roots()).amd_gpus(), 2u);
+  std::filesystem::remove(tree.path("dev/kfd"));
+  EXPECT_EQ(CountAmdGpus(tree.roots()), 0u) << "a container without the device";
 }
 
 TEST(InventoryTest, ItTellsWhatTheMachineIs) {

@@ -155,6 +155,17 @@ TEST_F(NvmlTest, MigModeIsAFault) {
   EXPECT_EQ(report.gpus[1].fault(), "");
 }
 
+TEST_F(NvmlTest, ComputeModesThatKeepProcessesOutAreTold) {
+  GpuReport report = Read(
+      "gpu uuid=GPU-a pci=00000000:3B:00.0\ngpu uuid=GPU-b pci=00000000:5B:00.0 mode=3\n"
+      "gpu uuid=GPU-c pci=00000000:AF:00.0 mode=2\n");
+  ASSERT_EQ(report.gpus.size(), 3u);
+  EXPECT_FALSE(report.gpus[0].exclusive_process());
+  EXPECT_TRUE(report.gpus[1].exclusive_process());
+  EXPECT_EQ(report.gpus[1].fault(), "");
+  EXPECT_THAT(report.gpus[2].fault(), HasSubstr("PROHIBITED"));
+}
+
 TEST_F(NvmlTest, ALostGpuIsListedWithItsFault) {
   GpuReport report = Read(
       "gpu uuid=GPU-a pci=00000000:3B:00.0\ngpu_error nvmlDeviceGetHandleByIndex_v2 15\n"

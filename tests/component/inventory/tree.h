@@ -28,7 +28,7 @@ class Tree {
   Tree& operator=(const Tree&) = delete;
 
   std::string path(const std::string& name) const { return top_ + "/" + name; }
-  Roots roots() const { return {path("sys"), path("proc")}; }
+  Roots roots() const { return {path("sys"), path("proc"), path("dev")}; }
 
   void Write(const std::string& name, const std::string& text) const {
     std::filesystem::create_directories(std::filesystem::path(path(name)).parent_path());

@@ -13,6 +13,7 @@
 #include <cstdlib>
 #include <string>
 
+#include "common/os/file_system.h"
 #include "common/os/pidfd.h"
 #include "common/os/unique_fd.h"
 
@@ -64,18 +65,56 @@ TEST(BoundedLook, OneThatIsLateIsToldOfOnceAndAwaited) {
   rmdir(directory);
 }
 
-TEST(BoundedLook, OnlyWhatLiesOnADiskIsAtHand) {
-  struct stat root {};
-  ASSERT_EQ(stat("/", &root), 0);
+bool CanTell() {  // Linux 5.12
   open_how how{};
   how.flags = O_PATH | O_CLOEXEC;
   how.resolve = RESOLVE_CACHED;
-  const UniqueFd fd(static_cast<int>(syscall(SYS_openat2, AT_FDCWD, "/", &how, sizeof(how))));
-  const bool can_tell = fd && major(root.st_dev) != 0;  // Linux 5.12
-  EXPECT_EQ(IsAtHand("/"), can_tell);
-  EXPECT_EQ(IsAtHand("/."), can_tell);
-  EXPECT_FALSE(IsAtHand("/proc/self"));
-  EXPECT_FALSE(IsAtHand("/no/such/folder"));
+  return static_cast<bool>(
+      UniqueFd(static_cast<int>(syscall(SYS_openat2, AT_FDCWD, "/", &how, sizeof(how)))));
+}
+
+std::string TypeOf(const char* path) {
+  const UniqueFd fd(open(path, O_PATH | O_CLOEXEC));
+  return FileSystemOf(fd.get()).value_or("none");
+}
+
+bool HasADisk(const char* path) {
+  struct stat about {};
+  return stat(path, &about) == 0 && major(about.st_dev) != 0;
+}
+
+TEST(BoundedLook, OnlyWhatLiesOnADiskIsAtHand) {
+  if (HasADisk("/")) {
+    EXPECT_EQ(IsAtHand("/"), CanTell());
+    EXPECT_EQ(IsAtHand("/."), CanTell());
+    EXPECT_EQ(AnswersAtOnce("/"), CanTell());
+  }
+  for (const char* served : {"/proc/self", "/no/such/folder"}) EXPECT_FALSE(IsAtHand(served));
+  EXPECT_FALSE(AnswersAtOnce("/proc/self"));
+  EXPECT_FALSE(AnswersAtOnce("no/such/folder"));
+}
+
+// It has no device either, as file systems of other machines.
+TEST(BoundedLook, WhatLiesInMemoryIsAtHand) {
+  if (TypeOf("/dev/shm") != "tmpfs") return;
+  EXPECT_EQ(IsAtHand("/dev/shm"), CanTell());
+  EXPECT_EQ(AnswersAtOnce("/dev/shm"), CanTell());
+}
+
+// In a container, which pays for no process there. Its programs may come from anywhere.
+TEST(BoundedLook, AnOverlayAnswersAtOnce) {
+  if (TypeOf("/") != "overlay") return;  // there
+  EXPECT_FALSE(IsAtHand("/"));
+  EXPECT_EQ(AnswersAtOnce("/"), CanTell());
+}
+
+// Before the first job of a user there is no folder.
+TEST(BoundedLook, WhatIsMissingOnADiskAnswersAtOnce) {
+  if (!HasADisk("/")) return;
+  const char* missing = "/no-such-folder-of-dtrain/jobs";
+  EXPECT_NE(access(missing, F_OK), 0);  // now the kernel knows
+  EXPECT_FALSE(IsAtHand(missing));
+  EXPECT_EQ(AnswersAtOnce(missing), CanTell());
 }
 
 }  // namespace

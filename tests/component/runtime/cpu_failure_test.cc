@@ -256,10 +256,33 @@ TEST(CpuFailureTest, AbortEndsTheWaitOfAllRanksWithItsReason) {
             ASSERT_TRUE(error);
             // Rank 2's barrier may also have come before the reason.
             EXPECT_THAT(error->message, AnyOf(HasSubstr("the watchdog says so"),
-                                              HasSubstr("do not ask for the same thing")));
+                                              HasSubstr("do not ask for the same thing")))
+                << "rank " << communicator.rank() << ", node "
+                << nodes[static_cast<size_t>(communicator.rank())] << ", from rank " << from;
           },
           false);
     }
+  }
+}
+
+// It leaves as soon as it sees the failure, which its other thread has yet to carry.
+TEST(CpuFailureTest, ALeaderThatLeavesAtOnceTellsTheOtherNodesWhy) {
+  for (int round = 0; round < 10; ++round) {
+    RunCpuRanks(
+        CpuSetup::Nodes({0, 1, 1}),
+        [](CpuCommunicator& communicator) {
+          if (communicator.rank() == 0) {
+            std::vector<float> data(10);
+            EXPECT_THAT(MustFail(communicator, Allreduce(data, 0)).message,
+                        HasSubstr("the watchdog says so"));
+            return;
+          }
+          if (communicator.rank() == 2) {
+            communicator.Abort({DTRAIN_ERROR_NETWORK, "the watchdog says so"});
+          }
+          while (!communicator.failure()) sched_yield();
+        },
+        false);
   }
 }
 

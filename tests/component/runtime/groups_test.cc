@@ -6,6 +6,7 @@
 #include <mutex>
 #include <numeric>
 #include <random>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -467,6 +468,62 @@ TEST(GroupsTest, WhatFindsNoPartnerNamesTheLimitThatWasSetForTheGroup) {
                           Not(HasSubstr("DTRAIN_COLLECTIVE_TIMEOUT_SECONDS"))));
         ASSERT_EQ(dtrain_group_set_timeout(nullptr, 0), DTRAIN_OK) << dtrain_last_error();
         EXPECT_EQ(dtrain_barrier(), DTRAIN_OK) << dtrain_last_error();
+        EXPECT_EQ(dtrain_finalize(), DTRAIN_OK);
+      },
+      Patient());
+  EXPECT_EQ(ends, AllZero(2));
+}
+
+// Rank 1 would wait for longer.
+TEST(GroupsTest, WhatFindsNoPartnerAsAnotherRanksTimeIsOverSaysSo) {
+  const auto ends = Ranks::Run(
+      2,
+      [](int rank) {
+        ASSERT_EQ(dtrain_init(nullptr), DTRAIN_OK);
+        if (rank == 0) {
+          ASSERT_EQ(dtrain_group_set_timeout(nullptr, 5000), DTRAIN_OK) << dtrain_last_error();
+        }
+        dtrain_options options = DTRAIN_OPTIONS_INIT;
+        options.name = rank == 0 ? "mine" : "yours";
+        dtrain_handle handle = 0;
+        ASSERT_EQ(dtrain_barrier_async(&options, &handle), DTRAIN_OK) << dtrain_last_error();
+        dtrain_status status = DTRAIN_OK;
+        for (int done = 0; done == 0;) status = dtrain_test(handle, &done);
+        EXPECT_EQ(status, DTRAIN_ERROR_TIMEOUT);
+        const std::string text = dtrain_last_error();
+        EXPECT_EQ(text.find("another rank's time was over") != std::string::npos, rank == 1)
+            << text;
+        EXPECT_THAT(text, AllOf(HasSubstr("\"mine\""), HasSubstr("\"yours\""),
+                                HasSubstr(rank == 0 ? "the group's own timeout of 5 s"
+                                                    : "DTRAIN_COLLECTIVE_TIMEOUT_SECONDS")));
+        ASSERT_EQ(dtrain_group_set_timeout(nullptr, 0), DTRAIN_OK) << dtrain_last_error();
+        EXPECT_EQ(dtrain_barrier(), DTRAIN_OK) << dtrain_last_error();
+        EXPECT_EQ(dtrain_finalize(), DTRAIN_OK);
+      },
+      Patient());
+  EXPECT_EQ(ends, AllZero(2));
+}
+
+// It would be taken for the partner of a rank that makes a group.
+TEST(GroupsTest, NoCollectiveHasTheNameOfWhatMakesThem) {
+  const auto ends = Ranks::Run(
+      2,
+      [](int rank) {
+        ASSERT_EQ(dtrain_init(nullptr), DTRAIN_OK);
+        dtrain_options options = DTRAIN_OPTIONS_INIT;
+        options.name = "dtrain_group_create";
+        dtrain_handle handle = 1;
+        const int32_t mine[2] = {0, 0};
+        int32_t all[4] = {};
+        if (rank == 0) {
+          EXPECT_EQ(dtrain_allgather_async(mine, all, 2, DTRAIN_INT32, &options, &handle),
+                    DTRAIN_ERROR_INVALID_ARGUMENT);
+          EXPECT_THAT(dtrain_last_error(), HasSubstr("'dtrain_group_create', which is reserved"));
+          EXPECT_EQ(handle, 0u);
+        }
+        dtrain_group group = nullptr;
+        ASSERT_EQ(dtrain_group_create(0, 0, &group), DTRAIN_OK) << dtrain_last_error();
+        EXPECT_EQ(SumOver(group, 1), 2);
         EXPECT_EQ(dtrain_finalize(), DTRAIN_OK);
       },
       Patient());

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Collectives in CUDA graphs.
+#include <chrono>
 #include <cstring>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "tests/component/runtime/nccl_judge.h"
@@ -137,6 +139,58 @@ TEST(NcclGraphs, AreNotSpoiltByCollectivesOfOtherThreads) {
     void* graph = nullptr;
     ASSERT_EQ(graphs.end(stream, &graph), 0) << "the capture was spoilt";
     ASSERT_EQ(graphs.destroy(graph), 0);
+    ASSERT_OK(dtrain_finalize());
+    ExpectNoOffence();
+  });
+}
+
+// Both wait within NCCL for the other ranks, which may come to them in another order.
+TEST(NcclGraphs, TakeNothingWhileAnotherThreadMakesAGroup) {
+  void* board = SharedBootstrap::Reserve();
+  RunJobOf(2, OnNcclOf("fake_nccl"), [board](int rank) {
+    ASSERT_OK(dtrain_init(nullptr));
+    const Driver driver(rank);
+    const Device::Scope scope(driver.device());
+    const Graphs graphs;
+    const abi::CuStream stream = driver.NewStream();
+    void* const memory = driver.Allocate(400);
+    EXPECT_EQ(SumOfOne(1), 2);
+    const auto capture = [&] {
+      dtrain_options options = DTRAIN_OPTIONS_INIT;
+      options.stream = stream;
+      EXPECT_EQ(graphs.begin(stream, kGlobal), 0);
+      dtrain_handle handle = 0;
+      const dtrain_status status =
+          dtrain_allreduce_async(memory, memory, 100, DTRAIN_INT32, DTRAIN_SUM, &options, &handle);
+      if (status == DTRAIN_OK) {
+        EXPECT_EQ(dtrain_wait(handle), DTRAIN_OK) << dtrain_last_error();
+      }
+      void* graph = nullptr;
+      EXPECT_EQ(graphs.end(stream, &graph), 0) << "the capture was spoilt";
+      EXPECT_EQ(graphs.destroy(graph), 0);
+      return status;
+    };
+    dtrain_group group = nullptr;
+    const auto make = [&group] {
+      EXPECT_EQ(dtrain_group_create(0, 0, &group), DTRAIN_OK) << dtrain_last_error();
+    };
+    SharedBootstrap ranks(board, rank, 2);
+    if (rank == 0) {
+      std::thread makes(make);
+      const auto end = NcclRank::In(20);
+      dtrain_status status = DTRAIN_OK;
+      while (status == DTRAIN_OK && std::chrono::steady_clock::now() < end) status = capture();
+      EXPECT_EQ(status, DTRAIN_ERROR_STATE);
+      EXPECT_NE(std::strstr(dtrain_last_error(), "dtrain_group_create"), nullptr)
+          << dtrain_last_error();
+      EXPECT_TRUE(ranks.Exchange("", NcclRank::In(30)).ok());
+      makes.join();
+    } else {
+      EXPECT_TRUE(ranks.Exchange("", NcclRank::In(30)).ok());
+      make();
+    }
+    EXPECT_EQ(capture(), DTRAIN_OK) << dtrain_last_error();
+    EXPECT_EQ(dtrain_group_size(group), 2);
     ASSERT_OK(dtrain_finalize());
     ExpectNoOffence();
   });

@@ -38,10 +38,8 @@ struct Scene {
     if (fault == Fault::kReported && version == "fake_nccl_2.18.6") version = "fake_nccl";
   }
 
-  // Of a collective. Where nothing fails it has no part, and a busy machine may be slow.
-  std::string Timeout() const {
-    return fault == Fault::kNone || fault == Fault::kSplits ? "60" : kShortTimeout;
-  }
+  // Of a collective. Only an error that NCCL keeps to itself has to wait for its end.
+  std::string Timeout() const { return fault == Fault::kUnreported ? kShortTimeout : "60"; }
 
   std::map<std::string, std::string> Environment() const {
     auto environment = OnNcclOf(version);

@@ -419,6 +419,81 @@ TEST(NcclRulesOf, ARankWithoutAGroupTakesNoPartInASplit) {
   });
 }
 
+// NCCL would refuse two ranks of a group on one GPU.
+TEST(NcclRulesOf, AGroupHasTheJobsGpuWhateverTheThreadThatMakesItUses) {
+  for (const char* version : {"fake_nccl", "fake_nccl_old"}) {
+    RunJobOf(3, OnNcclOf(version), [](int rank) {
+      ASSERT_OK(dtrain_init(nullptr));
+      const CudaApi& cuda = (*LoadLibraries())->cuda;
+      abi::CuDevice device = 0;
+      abi::CuContext context = nullptr;
+      ASSERT_EQ(cuda.device_get(&device, 5), 0);
+      ASSERT_EQ(cuda.primary_retain(&context, device), 0);
+      ASSERT_EQ(cuda.context_push(context), 0);
+      dtrain_options options = DTRAIN_OPTIONS_INIT;
+      ASSERT_OK(dtrain_group_create(rank < 2 ? 0 : -1, 0, &options.group));
+      ASSERT_EQ(cuda.context_pop(&context), 0);
+      if (rank < 2) {
+        int32_t value = rank + 1;
+        dtrain_handle handle = 0;
+        ASSERT_OK(
+            dtrain_allreduce_async(&value, &value, 1, DTRAIN_INT32, DTRAIN_SUM, &options, &handle));
+        ASSERT_OK(dtrain_wait(handle));
+        EXPECT_EQ(value, 3);
+      }
+      EXPECT_EQ(SumOfOne(1), 3);
+      ASSERT_OK(dtrain_finalize());
+      ExpectNoOffence();
+    });
+  }
+}
+
+// What waits for a partner can find none before the group is there: the time does not count.
+TEST(NcclRulesOf, AGroupThatTakesLongToMakeIsNoReasonToGiveUpOthers) {
+  RunJobOf(3,
+           OnNcclOf("fake_nccl", {{"DTRAIN_COLLECTIVE_TIMEOUT_SECONDS", kShortTimeout},
+                                  {"FAKE_NCCL_INIT_MS", "1:0"}}),
+           [](int rank) {
+             ASSERT_OK(dtrain_init(nullptr));
+             const Driver driver(rank);
+             const std::vector<int32_t> mine(100, 1);
+             void* memory[2];
+             for (void*& buffer : memory) {
+               buffer = driver.Allocate(400);
+               driver.Put(buffer, mine.data(), 400);
+             }
+             const std::string late = "1:" + std::to_string(std::atoi(kShortTimeout) * 1500);
+             setenv("FAKE_NCCL_INIT_MS", late.c_str(), 1);
+             dtrain_handle handles[2] = {};
+             const auto start = [&](size_t i) {
+               dtrain_options options = DTRAIN_OPTIONS_INIT;
+               options.name = i == 0 ? "one" : "other";
+               ASSERT_OK(dtrain_allreduce_async(memory[i], memory[i], 100, DTRAIN_INT32, DTRAIN_SUM,
+                                                &options, &handles[i]));
+             };
+             // Neither is pending on all ranks.
+             if (rank != 1) start(0);
+             if (rank != 0) start(1);
+             dtrain_group group = nullptr;
+             std::thread makes([rank, &group] {
+               EXPECT_EQ(dtrain_group_create(rank < 2 ? 0 : -1, 0, &group), DTRAIN_OK)
+                   << dtrain_last_error();
+             });
+             makes.join();
+             if (rank == 1) start(0);
+             if (rank == 0) start(1);
+             for (size_t i = 0; i < 2; ++i) {
+               ASSERT_OK(dtrain_wait(handles[i]));
+               std::vector<int32_t> all(100);
+               driver.Get(all.data(), memory[i], 400);
+               EXPECT_EQ(all, std::vector<int32_t>(100, 3));
+             }
+             EXPECT_EQ(dtrain_group_size(group), rank < 2 ? 2 : 3);
+             ASSERT_OK(dtrain_finalize());
+             ExpectNoOffence();
+           });
+}
+
 // N24
 TEST_P(NcclRules, AnEnvironmentThatMakesCallsNonBlockingIsRefused) {
   RunJobOf(2, OnNcclOf(GetParam(), {{"NCCL_COMM_BLOCKING", "0"}}), [](int) {

@@ -8,6 +8,7 @@
 #include <filesystem>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_join.h"
 #include "tests/component/shepherd/harness.h"
 
 namespace dtrain::shepherd {
@@ -39,6 +40,14 @@ class LonersTest : public ShepherdTest {
     return std::any_of(warnings_.begin(), warnings_.end(),
                        [&](const std::string& each) { return absl::StrContains(each, text); });
   }
+  // For a failure: the warnings, and how the ranks ended, as only successes are warned of.
+  std::string Seen() const {
+    std::string out = absl::StrCat("warnings: ", absl::StrJoin(warnings_, "; "));
+    for (const auto& [rank, end] : exits_) {
+      absl::StrAppend(&out, "\nrank ", rank, ": ", end.ShortDebugString());
+    }
+    return out;
+  }
   std::string folder_;
 };
 
@@ -60,16 +69,17 @@ TEST_F(LonersTest, AlsoIfAHelperLivesLonger) {
   EXPECT_EQ(IsToldOf("both wrote"), IsTold());
 }
 
-// As a checkpoint of each epoch: open for a moment, many times.
+// As a checkpoint of each epoch: open for a moment, many times. The log is each rank's own, and
+// leads to the folder: 'begun' is made in the one that is watched from the start.
 TEST_F(LonersTest, WhatIsOpenForAMomentOnlyIsSeenToo) {
   Run("os.makedirs('out', exist_ok=True)\n"
-      "first = open('out/first', 'wb'); first.write(b'x'); first.flush()\n"
-      "time.sleep(0.6); first.close()\n"
+      "log = open('out/log' + rank, 'wb'); log.write(b'x'); log.flush()\n"
+      "open('begun' + rank, 'wb').close()\n"
       "for epoch in range(300):\n"
       "    with open('out/model', 'wb') as f:\n"
-      "        f.write(bytes(1000000)); f.flush(); f.write(b'end')\n"
+      "        f.write(bytes(1000000)); f.flush(); time.sleep(0.005); f.write(b'end')\n"
       "    time.sleep(0.005)\n");
-  EXPECT_EQ(IsToldOf("both wrote"), IsTold());
+  EXPECT_EQ(IsToldOf("both wrote"), IsTold()) << Seen();
 }
 
 TEST_F(LonersTest, RanksThatTalkMayWriteWhatTheyLike) {

@@ -13,6 +13,7 @@
 #include <filesystem>
 #include <fstream>
 #include <future>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <string>
@@ -20,6 +21,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "agent/spawn/own_spawner.h"
 #include "common/loop/loop.h"
@@ -111,6 +113,18 @@ class EndingTest : public ::testing::Test {
     EXPECT_NE(pid, 0) << name << " was not written";
     return pid;
   }
+  // Whether /proc shows this in its environment. A spawn returns when the kernel has let go of the
+  // old program, a moment before the new one's variables are there.
+  static bool HasVariables(pid_t pid, const std::string& text) {
+    const TimePoint end = Clock::now() + kLimit;
+    for (;;) {
+      std::ifstream file(absl::StrCat("/proc/", pid, "/environ"));
+      const std::string all(std::istreambuf_iterator<char>(file), {});
+      if (absl::StrContains(all, text)) return true;
+      if (Clock::now() >= end) return false;
+      poll(nullptr, 0, 5);
+    }
+  }
   static bool Runs(pid_t pid) {
     const auto process = os::FindProcess(pid);
     return process && process->state != 'Z';
@@ -172,11 +186,13 @@ TEST_F(EndingTest, WithoutARecordTheNameIsEnough) {
   spec.env = {"PATH=/usr/bin:/bin", "DTRAIN_JOB_ID=" + job_, "DTRAIN_ATTEMPT=3"};
   auto left = os::Spawn(spec);
   ASSERT_TRUE(left.ok()) << left.status();
+  EXPECT_TRUE(HasVariables(left->pid, job_));
   EXPECT_THAT(Adopt(std::nullopt), testing::HasSubstr("missing or damaged"));
   ASSERT_NE(processes_, nullptr);
   EXPECT_TRUE(EndAll());
   EXPECT_FALSE(Runs(left->pid));
   EXPECT_THAT(processes_->killed(), testing::Contains(static_cast<uint32_t>(left->pid)));
+  (void)os::SendSignal(left->pidfd.get(), SIGKILL);
   (void)os::WaitAndReap(left->pidfd.get());
 }
 

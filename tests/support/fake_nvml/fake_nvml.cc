@@ -26,6 +26,7 @@ struct Gpu {
   std::string uuid, pci, name = "NVIDIA Fake";
   unsigned long long memory = 80ull << 30, used = 0;
   int mig = -1;  // -1: the GPU knows no MIG
+  int mode = 0;  // compute mode: 0 default, 2 prohibited, 3 exclusive process
   // -1: it does not tell
   int utilisation = -1, temperature = -1, power = -1;
   long long ecc = -1;
@@ -71,6 +72,7 @@ void SetGpuField(Gpu& gpu, const std::string& key, std::string value) {
   if (key == "memory") gpu.memory = strtoull(value.c_str(), nullptr, 10);
   if (key == "used") gpu.used = strtoull(value.c_str(), nullptr, 10);
   if (key == "mig") gpu.mig = atoi(value.c_str());
+  if (key == "mode") gpu.mode = atoi(value.c_str());
   if (key == "utilisation") gpu.utilisation = atoi(value.c_str());
   if (key == "temperature") gpu.temperature = atoi(value.c_str());
   if (key == "ecc") gpu.ecc = atoll(value.c_str());
@@ -334,6 +336,12 @@ EXPORT int nvmlDeviceGetMemoryInfo(void* device, MemoryV1* out) {
   const Gpu& gpu = *static_cast<Gpu*>(device);
   *out = {gpu.memory, gpu.memory - gpu.used, gpu.used};
   return kOk;
+}
+
+EXPORT int nvmlDeviceGetComputeMode(void* device, int* mode) {
+  int code = Begin("nvmlDeviceGetComputeMode", device);
+  if (code == kOk) *mode = static_cast<Gpu*>(device)->mode;
+  return code;
 }
 
 struct Utilisation {

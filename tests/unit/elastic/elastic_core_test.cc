@@ -463,6 +463,7 @@ TEST_F(ElasticCoreTest, OpenTheFirstSuccessEndsNothing) {
   EXPECT_EQ(end_->verdict.kind, Kind::kSuccess);
   EXPECT_EQ(end_->verdict.exit_code, 0);
   EXPECT_THAT(ended_, IsEmpty());
+  EXPECT_THAT(said_, IsEmpty());
 }
 
 TEST_F(ElasticCoreTest, OpenASuccessWithAllOthersWaitingIsTheEnd) {
@@ -475,6 +476,10 @@ TEST_F(ElasticCoreTest, OpenASuccessWithAllOthersWaitingIsTheEnd) {
   AllOver();
   ASSERT_TRUE(end_);
   EXPECT_EQ(end_->verdict.kind, Kind::kSuccess);
+  // As Horovod has it (its issue 3852): the user must hear that the work may not be complete.
+  EXPECT_THAT(said_, ElementsAre("dtrain: warning: rank 0 on a ended with 0 while 3 of 4 ranks "
+                                 "waited for the next round: the job ends as successful, though "
+                                 "they had not finished"));
 }
 
 TEST_F(ElasticCoreTest, OpenASuccessDoesNotHideAFailure) {
@@ -627,6 +632,7 @@ TEST_F(ElasticCoreTest, ResetsAreLimited) {
   ASSERT_TRUE(end_);
   EXPECT_EQ(end_->verdict.exit_code, kExitRestarts);
   EXPECT_EQ(end_->verdict.kind, Kind::kWorker);
+  EXPECT_EQ(end_->verdict.rank_code, 5);  // for --no-restart-on
   EXPECT_EQ(end_->verdict.message, "no resets left (--reset-limit 1)");
   EXPECT_EQ(end_->cause, "b: over with 5");
 }
@@ -843,6 +849,7 @@ TEST_F(ElasticCoreTest, TheTimeLimitEndsEachState) {
     EXPECT_EQ(core_->NextDeadline(), now_ + seconds(100));
     At(seconds(100));
     EXPECT_EQ(ended_.size(), real_.size());
+    for (const EndRun& each : ended_) EXPECT_TRUE(each.cancels);
     AllOver();
     ASSERT_TRUE(end_) << state;
     EXPECT_EQ(end_->verdict.exit_code, kExitTimeLimit);
@@ -874,7 +881,20 @@ TEST_F(ElasticCoreTest, ProcessesLeftBehindReplaceAnyCode) {
   ASSERT_TRUE(end_);
   EXPECT_EQ(end_->verdict.exit_code, kExitCleanup);
   EXPECT_EQ(end_->verdict.kind, Kind::kNode);
+  EXPECT_TRUE(end_->verdict.left_behind);
   EXPECT_EQ(end_->verdict.message, "b: process 7 cannot be ended");
+}
+
+TEST_F(ElasticCoreTest, ARanksOwnCodeIsNoProcessLeftBehind) {
+  Start({"a", "b"});
+  Exit(On("b"), 1, kExitCleanup);
+  Over(On("b"), Kind::kWorker, kExitCleanup);
+  Ask("a");
+  Exit("a");
+  AllOver();
+  ASSERT_TRUE(end_);
+  EXPECT_EQ(end_->verdict.kind, Kind::kSuccess);
+  EXPECT_FALSE(end_->verdict.left_behind);
 }
 
 TEST_F(ElasticCoreTest, ProcessesLeftBehindAreToldOnce) {

@@ -221,6 +221,7 @@ class ElasticFixture : public testing::Test {
     over.run = run;
     over.verdict.kind = kind;
     over.verdict.exit_code = code;
+    over.verdict.left_behind = code == kExitCleanup && !message.empty();  // else a rank's own code
     over.verdict.message = std::move(message);
     over.cause = absl::StrCat("over with ", code);
     over.dead_at = dead_at;

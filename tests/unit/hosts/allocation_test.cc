@@ -211,6 +211,18 @@ TEST(Pbs, CountsTheLinesOfTheNodeFile) {
   EXPECT_EQ((*allocation)->rsh, "");
 }
 
+// Slurm tells whether tasks were requested.
+TEST(Allocation, MarksNodesWithOneSlotUnlessTasksWereRequested) {
+  Env env = {{"PBS_JOBID", "17"}, {"PBS_NODEFILE", "/f"}};
+  auto allocation = Detect(env, {{"/f", "n1\nn2\nn2\n"}});
+  ASSERT_TRUE(allocation.ok());
+  EXPECT_TRUE((*allocation)->hosts.entries[0].single_slot);
+  EXPECT_FALSE((*allocation)->hosts.entries[1].single_slot);
+  allocation = Detect(Slurm("n1", {{"SLURM_TASKS_PER_NODE", "1"}}));
+  ASSERT_TRUE(allocation.ok());
+  EXPECT_FALSE((*allocation)->hosts.entries[0].single_slot);
+}
+
 // `pbsdsh dtrain launch`: the copy on the first node cannot be told from the job script, so it
 // alone launches.
 TEST(Pbs, OfTheCopiesThatPbsdshStartsOnlyTheFirstLaunches) {

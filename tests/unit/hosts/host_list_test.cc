@@ -36,6 +36,17 @@ TEST(HostList, CountsRepeatedHosts) {
   EXPECT_EQ(Parse("a:2,b,a:3"), "a:5 b:?");
 }
 
+TEST(HostList, MarksSlotsThatLookLikeAPort) {
+  auto list = ParseHostList("a:22,b:2222,c:8,d,e:22,e:22");
+  ASSERT_TRUE(list.ok());
+  std::string marked;
+  for (const HostEntry& entry : list->entries) {
+    if (entry.slots_like_port) marked += entry.host;
+  }
+  EXPECT_EQ(marked, "ab");
+  EXPECT_FALSE(ParseHostfile("a slots=22\n", "hosts")->entries[0].slots_like_port);
+}
+
 TEST(HostList, RemembersTheColumnOfEachHost) {
   auto list = ParseHostList("a:4,b[1-2],c");
   ASSERT_TRUE(list.ok());

@@ -242,6 +242,117 @@ TEST_F(CampaignTest, CodesThatTheUserNamesAreNotTriedAgain) {
   }
 }
 
+// With --reset-limit the verdict has another code.
+TEST_F(CampaignTest, ACodeThatWasReplacedIsJudgedAsItWas) {
+  options_.never_on = {{7, 7}};
+  for (const int code : {7, 8}) {
+    verdict_.reset();
+    Make(2, 3);
+    Runs(seconds(3));
+    AttemptEnded end;
+    end.verdict.kind = End::kWorker;
+    end.verdict.exit_code = kExitRestarts;
+    end.verdict.rank_code = code;
+    Feed(end);
+    ASSERT_EQ(verdict_.has_value(), code == 7);
+    if (verdict_) {
+      EXPECT_EQ(verdict_->exit_code, kExitRestarts);
+    }
+  }
+}
+
+TEST_F(CampaignTest, SaysWhyItDoesNotRestart) {
+  struct Row {
+    End kind;
+    int code;
+    std::string why;
+  };
+  const Row rows[] = {
+      {End::kWorker, 3, "exit code 3 is in --no-restart-on"},
+      {End::kWorker, kExitNotFound, "exit code 127 means that a program cannot be found"},
+      {End::kWorker, kExitNotExecutable, "exit code 126 means that a program cannot be executed"},
+      {End::kWorker, 7, "--restart-on does not name failure"},
+      {End::kStalled, kExitStalled, "--restart-on does not name stall"},
+      {End::kNode, kExitNodeLost, "--restart-on does not name node"},
+      {End::kNode, kExitCleanup, "not all of its processes and GPUs could be freed"},
+      {End::kSignal, kExitTerminated, ""},
+  };
+  options_.never_on = {{2, 3}};
+  options_.on_failure = options_.on_stall = options_.on_node = false;
+  for (const Row& row : rows) {
+    SCOPED_TRACE(absl::StrCat("verdict ", static_cast<int>(row.kind), ", code ", row.code));
+    for (const uint32_t max_restarts : {0U, 5U}) {
+      for (const bool is_stopped : {false, true}) {
+        verdict_.reset();
+        said_.clear();
+        Make(2, max_restarts);
+        Runs(seconds(3));
+        if (is_stopped) Feed(StopAsked{SIGINT});
+        Ends(row.kind, row.code);
+        ASSERT_TRUE(verdict_);
+        if (max_restarts == 0 || is_stopped || row.why.empty()) {
+          EXPECT_THAT(said_, IsEmpty());
+        } else {
+          EXPECT_THAT(said_, ElementsAre(absl::StrCat("dtrain: not restarted: ", row.why)));
+        }
+      }
+    }
+  }
+}
+
+// Else two attempts would share GPUs and files.
+TEST_F(CampaignTest, BesideWhatIsLeftBehindNothingBeginsWhateverFailed) {
+  for (const End kind : {End::kWorker, End::kStalled, End::kNode, End::kLauncher}) {
+    SCOPED_TRACE(static_cast<int>(kind));
+    verdict_.reset();
+    Make(3, 5, /*least=*/2);
+    if (kind != End::kLauncher) Runs(seconds(100));
+    AttemptEnded end;
+    end.verdict.kind = kind;
+    end.verdict.exit_code = kExitCleanup;
+    end.verdict.left_behind = true;
+    Feed(end);
+    ASSERT_TRUE(verdict_);
+    EXPECT_EQ(verdict_->exit_code, kExitCleanup);
+  }
+  // A program may have such a code of its own.
+  verdict_.reset();
+  Make(3, 5, /*least=*/2);
+  Runs(seconds(100));
+  WorkerFails(kExitCleanup);
+  EXPECT_FALSE(verdict_);
+}
+
+// It is lost while it says goodbye: the work was complete.
+TEST_F(CampaignTest, AHostThatIsLostAfterAllRanksHaveSucceededRestartsNothing) {
+  Make(2, 5);
+  Runs(seconds(100));
+  AttemptEnded end;
+  end.verdict.kind = End::kNode;
+  end.verdict.exit_code = kExitNodeLost;
+  end.hosts = {1};
+  end.done = true;
+  Feed(end);
+  ASSERT_TRUE(verdict_);
+  EXPECT_EQ(verdict_->exit_code, kExitNodeLost);
+  EXPECT_THAT(said_, ElementsAre("dtrain: not restarted: all ranks had ended with 0"));
+}
+
+// Its shutdown may send SIGTERM to the ranks, too, before we do: they have saved, not finished.
+TEST_F(CampaignTest, AHostThatLeavesRestartsTheJobThoughAllRanksEndedWith0) {
+  Make(2, 5);
+  Runs(seconds(100));
+  AttemptEnded end;
+  end.verdict.kind = End::kNode;
+  end.verdict.exit_code = kExitNodeLost;
+  end.verdict.leaves = true;
+  end.hosts = {1};
+  end.done = true;
+  Feed(end);
+  EXPECT_FALSE(verdict_);
+  EXPECT_EQ(core_->state(), Phase::kPause);
+}
+
 TEST_F(CampaignTest, RestartsUntilNoneAreLeft) {
   Make(2, 2);
   Runs(seconds(3));
@@ -366,6 +477,19 @@ TEST_F(CampaignTest, WaitsUntilTheWorkersOfALostNodeHaveEnded) {
   EXPECT_EQ(Wait(), seconds(12));
   EXPECT_THAT(begun_[1].hosts, ElementsAre(0, 1));
   EXPECT_THAT(begun_[1].doubtful, ElementsAre(false, true));
+}
+
+TEST_F(CampaignTest, AHostThatWasLostAndHasRunSinceIsAwaitedAsAllOthers) {
+  Make(2, 5);
+  Runs(seconds(100));
+  Ends(End::kNode, kExitNodeLost, {1});
+  Wait();
+  EXPECT_THAT(begun_.back().doubtful, ElementsAre(false, true));
+  Feed(AttemptRuns{{0, 1}, {0, 1}});
+  now_ += minutes(60);
+  WorkerFails();
+  Wait();
+  EXPECT_THAT(begun_.back().doubtful, ElementsAre(false, false));
 }
 
 TEST_F(CampaignTest, ALossThatOthersMakeUpForCostsNoRestart) {

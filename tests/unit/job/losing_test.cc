@@ -93,6 +93,19 @@ TEST_F(LosingTest, OutputThatIsLostWithItsNodeIsTold) {
   EXPECT_THAT(verdict().message, HasSubstr("not all of their output"));
 }
 
+// A full disk loses what a rank wrote last, which is what its user looks for.
+TEST_F(LosingTest, OutputThatIsLostAfterAFailureIsToldToo) {
+  Make(2);
+  RunUntil(State::kRunning);
+  Exit(0, 3);
+  Failure(1, v1::NodeFailure::KIND_STATE, 207, "the last 9 bytes of rank 2 are lost");
+  Failure(1, v1::NodeFailure::KIND_RESOURCES, 0, "an effect of the end");
+  EndAll();
+  ASSERT_TRUE(finished_);
+  EXPECT_EQ(verdict().exit_code, 3);
+  EXPECT_THAT(core_->warnings(), ElementsAre("node1: the last 9 bytes of rank 2 are lost"));
+}
+
 // H6: no connection is lost then, and nothing may pass for all of the output.
 TEST_F(LosingTest, OutputThatIsLostAfterTheEndIsTheNodesFault) {
   Make(2);

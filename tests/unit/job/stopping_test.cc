@@ -110,6 +110,21 @@ TEST_F(StoppingTest, AnInterruptAfterTheTimeLimitKillsNow) {
   EXPECT_EQ(verdict().exit_code, 209);
 }
 
+// That of an elastic job, which counts it for all its hosts.
+TEST_F(StoppingTest, AnInterruptAfterAnEndThatCancelsKillsNow) {
+  for (const bool cancels : {false, true}) {
+    SCOPED_TRACE(cancels);
+    Reset(State::kRunning);
+    Feed(EndAsked{"the job is over", cancels});
+    ASSERT_EQ(core_->state(), State::kStopping);
+    const auto actions = Signal(SIGINT);
+    ASSERT_EQ(JobSentTo(1, actions).size(), 1u);
+    EXPECT_EQ(JobSentTo(1, actions)[0].stop().grace_ms(), cancels ? 0u : 5000u);
+    EndAll();
+    EXPECT_EQ(verdict().exit_code, 143);
+  }
+}
+
 // A detached job hears of no Ctrl-C. What comes from two terminals at the same time is one stop.
 TEST_F(StoppingTest, ASecondStopCommandKillsNow) {
   const UserSignal stop{SIGTERM, absl::StrCat(kStopCommand, "root, node0)")};
@@ -190,6 +205,8 @@ TEST_F(StoppingTest, AFailedCleanupIsToldWhateverEndedTheJob) {
   Failure(1, v1::NodeFailure::KIND_CLEANUP, 204, "pid 77 cannot be ended");
   EndAll();
   EXPECT_EQ(verdict().exit_code, 204);
+  EXPECT_EQ(verdict().kind, Verdict::Kind::kWorker);
+  EXPECT_TRUE(verdict().left_behind);
   EXPECT_EQ(verdict().message, "node1: pid 77 cannot be ended");
 }
 

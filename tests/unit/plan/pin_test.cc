@@ -285,6 +285,59 @@ TEST_F(PinTest, MoreRanksThanCoresAreNotPinned) {
   EXPECT_THAT(Cores(PlanAll()), Each(""));
 }
 
+// "host:22" by those who mean ssh's port.
+TEST_F(PinTest, SlotsThatLookLikeAPortAndDoNotFitAreExplained) {
+  AddHost("a", 22);
+  EXPECT_THAT(PlanAll()->warnings, IsEmpty());
+  hosts_.entries[0].slots_like_port = true;
+  EXPECT_THAT(PlanAll()->warnings,
+              ElementsAre("a: 22 ranks on 8 cores; :22 is a number of slots; for a port use "
+                          "--ssh-port 22"));
+  options_.ranks = 8;
+  EXPECT_THAT(PlanAll()->warnings, IsEmpty());
+  options_.ranks = std::nullopt;
+  AddGpus(8);
+  EXPECT_THAT(Message(PlanAll()), AllOf(HasSubstr("8 can be used"), HasSubstr("--ssh-port 22")));
+}
+
+TEST_F(PinTest, RanksThatShareAGpuForOneProcessAreWarnedOf) {
+  AddHost("a", 2);
+  AddGpus(2);
+  for (v1::Gpu& gpu : *inventories_[0].mutable_gpus()) gpu.set_exclusive_process(true);
+  EXPECT_THAT(PlanAll()->warnings, IsEmpty());
+  options_.oversubscribe = true;
+  options_.ranks = 3;
+  EXPECT_THAT(PlanAll()->warnings,
+              ElementsAre(AllOf(HasSubstr("a: 2 ranks share GPU 1"), HasSubstr("MPS"))));
+  options_.gpu_bind = GpuBind::kNone;
+  EXPECT_THAT(PlanAll()->warnings, IsEmpty());
+}
+
+// PBS with ngpus=4 and without mpiprocs.
+TEST_F(PinTest, OneSlotOfAnAllocationOnANodeWithGpusIsWarnedOf) {
+  for (const char* name : {"a", "b"}) {
+    AddHost(name, 1);
+    AddGpus(4);
+  }
+  EXPECT_THAT(PlanAll()->warnings, IsEmpty());
+  for (hosts::HostEntry& entry : hosts_.entries) entry.single_slot = true;
+  EXPECT_THAT(PlanAll()->warnings,
+              ElementsAre(AllOf(HasSubstr("a, b: one rank on a node"), HasSubstr("--ppn gpu"))));
+  options_.per_node = PerNode::kGpus;
+  EXPECT_EQ(PlanAll()->world_size, 8u);
+  EXPECT_THAT(PlanAll()->warnings, IsEmpty());
+  options_.per_node = std::nullopt;
+  options_.ranks_per_node = 1;
+  EXPECT_THAT(PlanAll()->warnings, IsEmpty());
+  options_.ranks_per_node = std::nullopt;
+  for (hosts::HostEntry& entry : hosts_.entries) {  // --include
+    entry.slots.reset();
+    entry.only_gpus = {0, 2};
+  }
+  EXPECT_EQ(PlanAll()->world_size, 4u);
+  EXPECT_THAT(PlanAll()->warnings, IsEmpty());
+}
+
 TEST_F(PinTest, TheRankfilesCoresWin) {
   AddHost("a", 2);
   SetCores("0-7", {});

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <random>
+#include <utility>
 
 #include "tests/unit/plan/plan_fixture.h"
 
@@ -388,6 +389,61 @@ TEST_F(PlaceTest, RanksPerNodeAreCountedOnEach) {
   options_.gpus_per_rank = 2;
   EXPECT_EQ(PlaceAll()->world_size, 2u);
   EXPECT_FALSE(NeedsNoInventory(hosts_, options_));
+}
+
+// A container with four CPUs of eight.
+TEST_F(PlaceTest, AQuotaLimitsTheSlotsThatCoresMake) {
+  AddHost("a");
+  inventories_[0].set_cpu_quota(4);
+  EXPECT_EQ(PlaceAll()->world_size, 4u);
+  options_.cores_per_rank = 2;
+  EXPECT_EQ(PlaceAll()->world_size, 2u);
+  options_.cores_per_rank = std::nullopt;
+  options_.ranks = 6;
+  EXPECT_EQ(PlaceAll()->world_size, 6u) << "asked for";
+  options_.ranks = std::nullopt;
+  options_.ranks_per_node = 5;
+  EXPECT_EQ(PlaceAll()->world_size, 5u) << "asked for";
+  options_.ranks_per_node = std::nullopt;
+  options_.per_node = PerNode::kCores;
+  EXPECT_EQ(PlaceAll()->world_size, 4u);
+  inventories_[0].set_cpu_quota(100);
+  EXPECT_EQ(PlaceAll()->world_size, 8u);
+  options_.per_node = std::nullopt;
+  inventories_[0].set_cpu_quota(4);
+  AddGpus(6);
+  EXPECT_EQ(PlaceAll()->world_size, 6u);
+}
+
+TEST_F(PlaceTest, ANodeWithAmdGpusIsNoNodeOfCores) {
+  AddHost("a");
+  inventories_[0].set_amd_gpus(4);
+  EXPECT_THAT(Message(PlaceAll()), AllOf(HasSubstr("a has 4 AMD GPUs"), HasSubstr("slots=4"),
+                                         HasSubstr("--ppn 4"), HasSubstr("ROCR_VISIBLE_DEVICES")));
+  options_.ranks = 4;
+  EXPECT_THAT(Message(PlaceAll()), HasSubstr("4 AMD GPUs"));
+  options_.ranks = std::nullopt;
+  for (const auto& [what, name] :
+       {std::pair(PerNode::kGpus, "--ppn gpu"), std::pair(PerNode::kGpusOrOne, "--ppn gpu"),
+        std::pair(PerNode::kAuto, "--ppn auto")}) {
+    options_.per_node = what;
+    EXPECT_THAT(Message(PlaceAll()), AllOf(HasSubstr(name), HasSubstr("4 AMD GPUs")));
+  }
+  inventories_[0].set_amd_gpus(1);
+  options_.per_node = PerNode::kGpusOrOne;
+  EXPECT_EQ(PlaceAll()->world_size, 1u);
+  inventories_[0].set_amd_gpus(4);
+  options_.per_node = PerNode::kCores;
+  EXPECT_EQ(PlaceAll()->world_size, 8u);
+  options_.per_node = std::nullopt;
+  options_.ranks_per_node = 4;
+  EXPECT_EQ(PlaceAll()->world_size, 4u);
+  options_.ranks_per_node = std::nullopt;
+  hosts_.entries[0].slots = 3;
+  EXPECT_EQ(PlaceAll()->world_size, 3u);
+  hosts_.entries[0].slots = std::nullopt;
+  AddGpus(2);
+  EXPECT_EQ(PlaceAll()->world_size, 2u);
 }
 
 TEST_F(PlaceTest, ARankForEachGpuOrOne) {

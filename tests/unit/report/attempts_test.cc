@@ -98,6 +98,19 @@ TEST_F(AttemptsTest, WhenNoRestartsAreLeftTheReportHasThemAll) {
   EXPECT_EQ(json["attempts"][1]["ran_s"], 0.25);
 }
 
+// --reset-limit, or a program: restarts are left.
+TEST_F(AttemptsTest, AnEndWithThatCodeNeedNotBeTheEndOfRestarts) {
+  options_.never_on = {{kExitRestarts, kExitRestarts}};
+  Make(3);
+  verdict_.rank = Rank(2);
+  Attempt(std::chrono::seconds(12));
+  Attempt(std::chrono::seconds(12), kExitRestarts);
+  ASSERT_EQ(verdict_.exit_code, kExitRestarts);
+  const std::string report = FailureReport(Facts());
+  EXPECT_THAT(report, testing::Not(testing::HasSubstr("no restarts left")));
+  EXPECT_THAT(report, testing::HasSubstr("dtrain: 2 attempts:\n  attempt 0, ran 12.0 s: "));
+}
+
 TEST_F(AttemptsTest, OfManyTheFirstAndTheLastAreShown) {
   options_.min_uptime = std::chrono::seconds(1);
   Make(100);
