@@ -231,9 +231,7 @@ class Attachment {
     if (!more.ok()) return Fail(more.status());
     if (*more) return loop_.Post([this] { Step(); });
     if (ended) return TellEnd();
-    const auto note = care_.Look(loop_.Now(), [this](const detached::JobFolder& job) {
-      return watch_.Pause([&] { return story::EnsureLauncher(job); });
-    });
+    const auto note = care_.Look(loop_.Now(), [this] { watch_.Beat(); });
     if (!note.ok() && !job_.HasSummary()) return Fail(note.status());
     if (note.ok() && !note->empty()) shown_->Say(*note);
     timer_.After(kPoll, [this] { Step(); });

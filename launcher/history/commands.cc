@@ -207,9 +207,7 @@ void Look(const Options& options, Waited& waited, status::LookWatch& watch) {
       Say(absl::StrCat(waited.job.id(), " has ended with exit code ", *waited.code));
     return;
   }
-  const auto note = waited.care.Look(Clock::now(), [&](const detached::JobFolder& job) {
-    return watch.Pause([&] { return story::EnsureLauncher(job); });
-  });
+  const auto note = waited.care.Look(Clock::now(), [&] { watch.Beat(); });
   if (note.ok()) return Say(*note);
   if (waited.job.HasSummary()) return;  // it ended meanwhile
   waited.code = Fail(options, note.status());

@@ -16,8 +16,8 @@ absl::StatusOr<uint32_t> FromCores(const hosts::HostEntry& entry, const v1::Inve
   const absl::StatusOr<std::vector<int>> cpus = ParseCpuList(inventory.allowed_cpus());
   if (cpus.ok() && !cpus->empty()) {
     auto cores = static_cast<uint32_t>(cpus->size());
-    // A container with a quota may use every core of its machine, but not all the time. Somebody
-    // who has asked for a number of ranks gets it.
+    // A container with a quota may use every core of its machine, but not all the time. A
+    // number of ranks that the user gives is not limited by that.
     const bool asked = options.ranks || options.ranks_per_node || !options.rankfile.empty();
     if (inventory.cpu_quota() > 0 && !asked) cores = std::min(cores, inventory.cpu_quota());
     return std::max(cores / options.cores_per_rank.value_or(1), 1u);

@@ -247,7 +247,7 @@ namespace {
 
 // Until the launcher that it has now is gone.
 absl::Status StopOnce(const detached::JobFolder& job, LookWatch& watch) {
-  const auto note = story::EnsureLauncher(job);
+  const auto note = watch.Do([&] { return story::EnsureLauncher(job, [&] { watch.Beat(); }); });
   if (!note.ok()) return note.status();
   if (!note->empty()) std::fprintf(stderr, "dtrain: %s\n", note->c_str());
   const auto launcher = LauncherOf(job, watch);

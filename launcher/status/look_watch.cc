@@ -68,7 +68,7 @@ class InterruptEnds {
 struct LookWatch::Shared {
   const std::string folder;
   const Duration patience;
-  // When the look began; 0: there is none.
+  // When the present look began, or last had an answer; 0 between looks.
   std::atomic<Duration::rep> since{0};
 };
 

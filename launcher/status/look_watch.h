@@ -30,8 +30,10 @@ class LookWatch {
     const Span span(*this, /*looks=*/true);
     return std::forward<F>(look)();
   }
-  // Within a look: `other` waits for something else, such as a terminal. What was read before has
-  // been answered.
+  // Within a look: the folder has just answered, and the time counts from now.
+  void Beat() { Set(true); }
+  // Within a look: `other` waits for something else, such as a terminal, and its time does not
+  // count.
   template <typename F>
   auto Pause(F&& other) {
     const Span span(*this, /*looks=*/false);

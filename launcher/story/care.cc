@@ -58,19 +58,25 @@ absl::Status CheckJournal(const detached::JobFolder& job) {
   return job.OpenJournal().status();
 }
 
-absl::StatusOr<std::string> StartIfNone(const detached::JobFolder& job) {
+absl::StatusOr<std::string> StartIfNone(const detached::JobFolder& job,
+                                        absl::FunctionRef<void()> beat) {
   if (job.HasSummary()) return "";
   const auto holder = job.Holder();
   if (!holder.ok()) return holder.status();
   if (*holder) return "";
   const std::optional<absl::Time> last = LastSign(job);
   if (absl::Status checked = CheckJournal(job); !checked.ok()) return checked;
+  const auto wait = [&](detached::LauncherStart& start) {
+    const TimePoint deadline = Clock::now() + kStartPatience;
+    return start.Wait(detached::Standing::Stage::kHasJob, [&] {
+      beat();
+      return Clock::now() < deadline;
+    });
+  };
   if (absl::Status checked = CheckMachine(job); !checked.ok()) {
     // Its supervisor there may be about to start one.
     auto watched = detached::LauncherStart::Watch(job);
-    const TimePoint deadline = Clock::now() + kStartPatience;
-    const auto end = watched.Wait(detached::Standing::Stage::kHasJob,
-                                  [deadline] { return Clock::now() < deadline; });
+    const auto end = wait(watched);
     if (end == detached::LauncherStart::End::kReached || IsHeldOrOver(job)) return "";
     return checked;
   }
@@ -83,9 +89,7 @@ absl::StatusOr<std::string> StartIfNone(const detached::JobFolder& job) {
       job, is_minded ? detached::Supervisor::kMinder
                      : supervisor.value_or(detached::Supervisor::kMinder));
   if (!started.ok()) return started.status();
-  const TimePoint deadline = Clock::now() + kStartPatience;
-  const auto end = started->Wait(detached::Standing::Stage::kHasJob,
-                                 [deadline] { return Clock::now() < deadline; });
+  const auto end = wait(*started);
   if (end != detached::LauncherStart::End::kReached && !IsHeldOrOver(job)) {
     const std::string words = LastWords(job);
     return absl::FailedPreconditionError(absl::StrCat(
@@ -132,8 +136,9 @@ absl::Status CheckMachine(const detached::JobFolder& job) {
                    " is gone for good, `dtrain rm --force ", job.id(), "` removes the job"));
 }
 
-absl::StatusOr<std::string> EnsureLauncher(const detached::JobFolder& job) {
-  auto note = StartIfNone(job);
+absl::StatusOr<std::string> EnsureLauncher(const detached::JobFolder& job,
+                                           absl::FunctionRef<void()> beat) {
+  auto note = StartIfNone(job, beat);
   // Moved to lost+found just now.
   if (note.ok() || absl::IsDataLoss(note.status())) return note;
   // Meanwhile it may have ended, and settled, or been removed.
@@ -142,12 +147,12 @@ absl::StatusOr<std::string> EnsureLauncher(const detached::JobFolder& job) {
   return absl::IsNotFound(there) ? there : note;
 }
 
-absl::StatusOr<std::string> Care::Look(TimePoint now, Ensure ensure) {
+absl::StatusOr<std::string> Care::Look(TimePoint now, absl::FunctionRef<void()> beat) {
   if (now < next_look_) return "";
   next_look_ = now + kBetweenLooks;
   if (IsHeldOrOver(job_) || now < next_try_) return "";
   next_try_ = now + kBetweenTries;
-  return ensure(job_);
+  return EnsureLauncher(job_, beat);
 }
 
 }  // namespace dtrain::story

@@ -23,17 +23,18 @@ absl::Status CheckMachine(const detached::JobFolder& job);
 // Starts a launcher for a job that has not ended, where none has it, and waits until it has. What
 // to say about it; empty: there was nothing to do. DATA_LOSS: its journal is damaged, and its
 // folder has been moved to lost+found. FAILED_PRECONDITION: a newer version has written it, or the
-// new launcher could not take it over, or must be started on another machine. Blocks, up to 20 s.
-absl::StatusOr<std::string> EnsureLauncher(const detached::JobFolder& job);
+// new launcher could not take it over, or must be started on another machine. Blocks, up to 20 s;
+// meanwhile calls `beat` many times a second, unless the job's file system does not answer.
+absl::StatusOr<std::string> EnsureLauncher(const detached::JobFolder& job,
+                                           absl::FunctionRef<void()> beat);
 
 // For those who wait for the end of a job: has it looked after, also when its launcher is lost
 // meanwhile. Cheap to call often.
 class Care {
  public:
   explicit Care(detached::JobFolder job) : job_(std::move(job)) {}
-  using Ensure = absl::FunctionRef<absl::StatusOr<std::string>(const detached::JobFolder& job)>;
-  // As EnsureLauncher, which `ensure` is to call. It is called now and then.
-  absl::StatusOr<std::string> Look(TimePoint now, Ensure ensure);
+  // As EnsureLauncher, which it calls now and then.
+  absl::StatusOr<std::string> Look(TimePoint now, absl::FunctionRef<void()> beat);
 
  private:
   detached::JobFolder job_;

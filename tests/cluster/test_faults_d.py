@@ -117,7 +117,7 @@ CAUSES = {
 }
 
 
-# The kernel closes a killed program's sockets before its wrapper can say a word: the victim leaves when that is told.
+# The kernel closes a killed program's sockets before its wrapper prints this. So the victim fails once dtrain has shown it.
 WRAPPERS_WORDS = {"wrapper": "Segmentation fault", "wrapper of a killed program": "Killed"}
 
 

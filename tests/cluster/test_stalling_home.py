@@ -17,7 +17,7 @@ import pytest
 
 from detached import STATE, Job, launch, launchers, minders, stop_all
 from faulty_disk import EVERYTHING, FULL, SLOW_SYNCS, SLOW_WRITES, SYNCS, FaultyDisk
-from launching import Launch, only_job, patient, wait_until
+from launching import Launch, only_job, wait_until
 from leftovers import processes
 from test_detached import COUNTS, all_workers, check_output, ended, residents, state  # noqa: F401
 
@@ -179,8 +179,10 @@ def test_a_command_that_has_begun_tells_of_a_stall(cluster, home, ended, what): 
     shows = [command(cluster, *words) for words in (["attach", job.id], ["logs", "-f", job.id], ["top", job.id])]
     for each in shows:
         each.wait_for(":")
-    asked = [*shows, command(cluster, "wait", job.id)]
-    time.sleep(patient(1))  # it prints nothing, and has looked by then
+    waits = command(cluster, "wait", job.id)
+    asked = [*shows, waits]
+    # It prints nothing. Once the folder has answered for the first time, a thread watches further looks.
+    wait_until(lambda: len(os.listdir(f"/proc/{waits.process.pid}/task")) > 1, 10, lambda: waits.err)
     with contextlib.ExitStack() as stalls:
         if what:
             home.fail(what)
@@ -222,7 +224,7 @@ def test_ps_lists_what_launchers_tell(cluster, home, ended):  # noqa: F811
     ends_well(job, ended)
 
 
-# The variable of another user, as after su: the home is what counts, and what is named.
+# After su, XDG_STATE_HOME may name another user's folder. The one in the home is used and named.
 def test_the_folder_that_stalls_is_named(cluster, home, ended):  # noqa: F811
     other = cluster.head.path("/tmp/other-state")
     other.mkdir()

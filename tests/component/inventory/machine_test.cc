@@ -226,7 +226,7 @@ TEST(AmdGpusTest, CountsThoseOfDataCentresThatMayBeUsed) {
   EXPECT_EQ(CountAmdGpus(tree.roots()), 0u);
   write(3, 90402);
   write(4, 90010);
-  write(6, 90402);  // there is no node 5
+  write(6, 90402);  // not counted, as node 5 is missing
   EXPECT_EQ(CountAmdGpus(tree.roots()), 2u);
   EXPECT_EQ(ReadInventory(tree.roots()).amd_gpus(), 2u);
   std::filesystem::remove(tree.path("dev/kfd"));

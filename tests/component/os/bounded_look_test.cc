@@ -108,7 +108,7 @@ TEST(BoundedLook, AnOverlayAnswersAtOnce) {
   EXPECT_EQ(AnswersAtOnce("/"), CanTell());
 }
 
-// Before the first job of a user there is no folder.
+// As the folder of a user who has not launched a job yet.
 TEST(BoundedLook, WhatIsMissingOnADiskAnswersAtOnce) {
   if (!HasADisk("/")) return;
   const char* missing = "/no-such-folder-of-dtrain/jobs";

@@ -30,6 +30,11 @@ class MpirunTest : public ::testing::Test {
     if (!translation.ok()) return std::string(translation.status().message());
     return absl::StrJoin(LaunchWords(*translation), " ");
   }
+  // Only those that come from the line, without its program.
+  std::string Flags(const std::string& line) {
+    const std::string all = Words(line);
+    return all.substr(0, all.find(" --tag-output"));
+  }
 
   cli::Surroundings surroundings_;
 };
@@ -116,65 +121,57 @@ TEST_F(MpirunTest, HostsAreReachedAsTheLineSays) {
 }
 
 TEST_F(MpirunTest, ParametersThatMeanFlagsOfDtrain) {
-  const auto words = [this](const std::string& line) {
-    const std::string all = Words(line);
-    return all.substr(0, all.find(" --tag-output"));
-  };
-  EXPECT_EQ(words("--mca orte_default_hostfile h a"), "launch --hostfile h");
-  EXPECT_EQ(words("--prtemca prte_default_hostfile h a"), "launch --hostfile h");
-  EXPECT_EQ(words("-H b --mca orte_default_hostfile h a"), "launch --hosts b");
-  EXPECT_EQ(words("--mca orte_default_hostfile none a"), "launch");
-  EXPECT_EQ(words("--mca rmaps_base_oversubscribe 1 a"), "launch --oversubscribe");
-  EXPECT_EQ(words("--mca rmaps_base_oversubscribe 0 a"), "launch");
-  EXPECT_EQ(words("--mca hwloc_base_binding_policy none a"), "launch --bind none");
-  EXPECT_EQ(words("--bind-to core --mca hwloc_base_binding_policy none a"), "launch --bind core");
-  EXPECT_THAT(words("--mca hwloc_base_binding_policy x a"),
+  EXPECT_EQ(Flags("--mca orte_default_hostfile h a"), "launch --hostfile h");
+  EXPECT_EQ(Flags("--prtemca prte_default_hostfile h a"), "launch --hostfile h");
+  EXPECT_EQ(Flags("-H b --mca orte_default_hostfile h a"), "launch --hosts b");
+  EXPECT_EQ(Flags("--mca orte_default_hostfile none a"), "launch");
+  EXPECT_EQ(Flags("--mca rmaps_base_oversubscribe 1 a"), "launch --oversubscribe");
+  EXPECT_EQ(Flags("--mca rmaps_base_oversubscribe 0 a"), "launch");
+  EXPECT_EQ(Flags("--mca hwloc_base_binding_policy none a"), "launch --bind none");
+  EXPECT_EQ(Flags("--bind-to core --mca hwloc_base_binding_policy none a"), "launch --bind core");
+  EXPECT_THAT(Flags("--mca hwloc_base_binding_policy x a"),
               HasSubstr("--mca hwloc_base_binding_policy: \"x\" is not none, hwthread"));
 }
 
 TEST_F(MpirunTest, VariablesOfParametersMeanTheSame) {
-  const auto words = [this](const std::string& line) {
-    const std::string all = Words(line);
-    return all.substr(0, all.find(" --tag-output"));
-  };
   surroundings_.environment = {"OMPI_MCA_plm_rsh_args=-p 2222",
                                "OMPI_MCA_rmaps_base_oversubscribe=true",
                                "PRTE_MCA_hwloc_default_binding_policy=none"};
-  EXPECT_EQ(words("-H b a"), "launch --hosts b --oversubscribe --bind none --ssh-port 2222");
-  EXPECT_EQ(words("--bind-to core -H b --oversubscribe --mca plm_rsh_args -q a"),
+  EXPECT_EQ(Flags("-H b a"), "launch --hosts b --oversubscribe --bind none --ssh-port 2222");
+  EXPECT_EQ(Flags("--bind-to core -H b --oversubscribe --mca plm_rsh_args -q a"),
             "launch --hosts b --oversubscribe --bind core --rsh ssh -o BatchMode=yes '-q' {host}");
-  EXPECT_EQ(words("-H b --ssh-port 7 --bind numa a"),
+  EXPECT_EQ(Flags("-H b --ssh-port 7 --bind numa a"),
             "launch --hosts b --ssh-port 7 --bind numa --oversubscribe");
   // Nobody is reached.
-  EXPECT_EQ(words("-np 2 a"), "launch --np 2 --oversubscribe --bind none");
-  EXPECT_EQ(words("-H b a : a"), words("-H b a"));
+  EXPECT_EQ(Flags("-np 2 a"), "launch --np 2 --oversubscribe --bind none");
+  EXPECT_EQ(Flags("-H b a : a"), Flags("-H b a"));
   EXPECT_THAT(Words("-H b a : a"), HasSubstr(" a : a")) << "the first program says it for all";
-  EXPECT_EQ(words("-np 2 --cores-per-rank 4 a"),
+  EXPECT_EQ(Flags("-np 2 --cores-per-rank 4 a"),
             "launch --np 2 --cores-per-rank 4 --oversubscribe");
   surroundings_.environment = {"OMPI_MCA_orte_default_hostfile=h", "OMPI_MCA_plm_rsh_agent=/my"};
-  EXPECT_EQ(words("a"), "launch --hostfile h --rsh /my");
-  EXPECT_EQ(words("-H b a"), "launch --hosts b --rsh /my");
+  EXPECT_EQ(Flags("a"), "launch --hostfile h --rsh /my");
+  EXPECT_EQ(Flags("-H b a"), "launch --hosts b --rsh /my");
   surroundings_.environment.emplace_back("PBS_JOBID=1");
-  EXPECT_EQ(words("a"), "launch") << "the hosts are the allocation's";
+  EXPECT_EQ(Flags("a"), "launch") << "the hosts are the allocation's";
   for (const char* agent : {"/opt/pbs/bin/pbs_tmrsh", "/bin/false", "false"}) {
     surroundings_.environment = {absl::StrCat("OMPI_MCA_plm_rsh_agent=", agent)};
-    EXPECT_EQ(words("-H b a"), "launch --hosts b") << agent;
+    EXPECT_EQ(Flags("-H b a"), "launch --hosts b") << agent;
   }
   surroundings_.environment = {"OMPI_MCA_orte_default_hostfile=h", "OMPI_MCA_plm_rsh_agent=/my"};
   surroundings_.environment.emplace_back("DTRAIN_RSH=/other");
-  EXPECT_EQ(words("a"), "launch --hostfile h");
+  EXPECT_EQ(Flags("a"), "launch --hostfile h");
   surroundings_.environment.emplace_back("DTRAIN_HOSTS=b");
-  EXPECT_EQ(words("a"), "launch");
+  EXPECT_EQ(Flags("a"), "launch");
   // These are the MPI operator's.
   surroundings_.environment = {"OMPI_MCA_orte_default_hostfile=h", "OMPI_MCA_plm_rsh_agent=ssh",
                                "K_MPI_JOB_ROLE=launcher"};
-  EXPECT_EQ(words("a"), "launch");
+  EXPECT_EQ(Flags("a"), "launch");
   surroundings_.environment = {"OMPI_MCA_orte_default_hostfile=h",
                                "OMPI_MCA_plm_rsh_agent=/etc/mpi/kubexec.sh"};
-  EXPECT_EQ(words("a"), "launch");
+  EXPECT_EQ(Flags("a"), "launch");
 }
 
-// "--ssh-port is given but no hosts" to somebody who has typed another word.
+// Errors name the parameter that the user typed, not the flag that it became.
 TEST_F(MpirunTest, AWayToHostsHasTheNameThatWasTyped) {
   const auto translation =
       Translate(std::vector<std::string>{"--mca", "plm_rsh_args", "-p 2222", "a"});
