@@ -7,9 +7,9 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "agent/inventory/inventory.h"
 #include "agent/resident.h"
 #include "common/os/account.h"
 #include "common/os/fd.h"
@@ -57,7 +57,7 @@ v1::NodeReport AboutNode() {
 auth::Identity OwnIdentity(const std::string& proof) {
   auth::Identity self;
   self.role = auth::Role::kAdmin;
-  self.name = absl::StrCat(getuid());
+  self.name = inventory::OwnUserName();
   self.account = auth::Account{self.name, getuid(), getgid()};
   self.proof = proof;
   return self;

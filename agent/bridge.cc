@@ -6,11 +6,13 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
@@ -33,6 +35,7 @@
 #include "common/os/heap.h"
 #include "common/os/kernel.h"
 #include "common/os/leave.h"
+#include "common/os/process_facts.h"
 #include "common/os/process_tree.h"
 #include "common/os/signals.h"
 #include "common/rpc/channel.h"
@@ -189,6 +192,33 @@ std::string BypassNotice(const FoundResident& found) {
                       what_to_do);
 }
 
+// SIGUSR1 and SIGUSR2, for the workers here. Slurm (--signal) gives them to a step's first process,
+// which is this one, or to all processes of the step. The shepherd, which ours come to last, then
+// knows that the workers have theirs.
+class UserSignalRelay {
+ public:
+  explicit UserSignalRelay(loop::Loop& loop) : usr1_(loop), usr2_(loop) {}
+
+  void Take(int signal) {
+    (signal == SIGUSR1 ? usr1_ : usr2_).After(kOthersHaveTheirs, [signal] { PassOn(signal); });
+  }
+
+ private:
+  static constexpr Duration kOthersHaveTheirs = std::chrono::milliseconds(500);
+
+  static void PassOn(int signal) {
+    std::vector<os::ProcessInfo> shepherds;
+    for (const os::ProcessInfo& info : os::Descendants(getpid())) {
+      if (info.parent == getpid() && os::CommandName(info.pid) == "dtrain-shepherd") {
+        shepherds.push_back(info);
+      }
+    }
+    os::Signal(shepherds, signal);
+  }
+
+  loop::Timer usr1_, usr2_;
+};
+
 int Fail(const absl::Status& status) {
   log::Error(status.message());
   return kExitStartAgents;
@@ -274,6 +304,8 @@ int RunBridge(bool one_socket, BridgePurpose purpose) {
     if (signal == SIGHUP) return bridge.HangUp();
     bridge.LeaveNode(absl::StrCat("dtrain there got ", loop::NameSignal(signal)));
   });
+  UserSignalRelay relay(loop);
+  loop::SignalWatch user_signals(loop, {SIGUSR1, SIGUSR2}, [&](int got) { relay.Take(got); });
   loop.Run();
   // A shepherd that still runs sees its socket close, and ends its workers.
   os::Leave(kExitOk);

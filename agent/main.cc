@@ -71,6 +71,12 @@ int main(int argc, char** argv) {
     dtrain::log::Error(one.message());
     _exit(dtrain::kExitStartAgents);  // sanitizers cannot look at such a process at its end
   }
+  // Slurm (--signal) gives these to all processes of a step. Programs that Spawn starts get the
+  // defaults back.
+  if (role != "serve") {
+    (void)signal(SIGUSR1, SIG_IGN);
+    (void)signal(SIGUSR2, SIG_IGN);
+  }
   if (role == "bridge") {
     const std::set<std::string> flags(argv + 2, argv + argc);
     using Purpose = dtrain::agent::BridgePurpose;

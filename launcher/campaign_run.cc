@@ -178,8 +178,9 @@ absl::Status CampaignRun::TakeOver(const v1::JournalState& before) {
     hosts.push_back(*host);
   }
   if (status_ != nullptr) status_->AttemptBegins(options.attempt);
-  attempt_.Make(ListOf(hosts_, hosts), options, before);
+  // This may wait for the disk; a node's lease begins after it.
   if (absl::Status opened = attempt_.OpenLogs(); !opened.ok()) return opened;
+  attempt_.Make(ListOf(hosts_, hosts), options, before);
   core_->Begin();
   attempt_.TakeOver(before);
   return absl::OkStatus();

@@ -113,6 +113,10 @@ void ElasticRun::Feed(job::Event event) {
     for (auto& [id, run] : runs_) run.ending = true;
     Decide(elastic::StopAsked{signal, from});
     hosts_.Feed(event);
+  } else if (runs_.empty()) {
+    Warn({absl::StrCat("dtrain: warning: ", job::SignalName(signal),
+                       " is ignored: no worker is running now"),
+          /*detail=*/false});
   }
   // They know what a second one means.
   for (auto& [id, run] : runs_) run.attempt->Feed(event);
@@ -177,7 +181,8 @@ void ElasticRun::Do(const elastic::BeginRun& begin) {
 
 void ElasticRun::Do(const elastic::EndRun& end) {
   const auto run = runs_.find(end.run);
-  if (run == runs_.end() || std::exchange(run->second.ending, true)) return;
+  if (run == runs_.end()) return;
+  if (std::exchange(run->second.ending, true) && !end.cancels) return;
   run->second.attempt->Feed(job::EndAsked{end.why, end.cancels});
 }
 

@@ -21,6 +21,8 @@ namespace {
 constexpr Duration kSlow = std::chrono::seconds(10);
 // Between SIGTERM and SIGKILL.
 constexpr Duration kHookGrace = std::chrono::seconds(5);
+// After SIGKILL. A process that waits for a dead file server ends when that answers, if ever.
+constexpr Duration kKillTakes = std::chrono::seconds(10);
 
 }  // namespace
 
@@ -39,7 +41,7 @@ absl::StatusOr<std::unique_ptr<EndHook>> EndHook::Start(loop::Loop& loop,
                                                         const std::string& command,
                                                         Surroundings surroundings,
                                                         const Ended& ended, Limits limits,
-                                                        absl::AnyInvocable<void(int)> done) {
+                                                        Done done) {
   os::SpawnSpec child;
   child.argv = {"/bin/sh", "-c", command};
   child.env = std::move(surroundings.environment);
@@ -55,8 +57,7 @@ absl::StatusOr<std::unique_ptr<EndHook>> EndHook::Start(loop::Loop& loop,
       new EndHook(loop, *std::move(started), std::move(limits), std::move(done)));
 }
 
-EndHook::EndHook(loop::Loop& loop, os::Child child, Limits limits,
-                 absl::AnyInvocable<void(int)> done)
+EndHook::EndHook(loop::Loop& loop, os::Child child, Limits limits, Done done)
     : child_(std::move(child)),
       limits_(std::move(limits)),
       done_(std::move(done)),
@@ -80,7 +81,20 @@ void EndHook::OnTimeout() {
                            absl::FormatDuration(absl::FromChrono(limits_.at_most)),
                            " (--on-end-timeout): it is ended"));
   (void)kill(-child_.pid, SIGTERM);
-  timeout_.After(kHookGrace, [this] { (void)kill(-child_.pid, SIGKILL); });
+  timeout_.After(kHookGrace, [this] { Kill(); });
+}
+
+void EndHook::Kill() {
+  (void)kill(-child_.pid, SIGKILL);
+  timeout_.After(kKillTakes, [this] { GiveUp(); });
+}
+
+void EndHook::GiveUp() {
+  limits_.say(
+      absl::StrCat("warning: --on-end (process ", child_.pid,
+                   ") cannot be killed: its file server may be gone; dtrain waits for it no "
+                   "longer"));
+  Finish(std::nullopt);
 }
 
 void EndHook::OnEnd() {
@@ -90,9 +104,14 @@ void EndHook::OnEnd() {
   if (status.ok()) {
     code = (*status)->signal != 0 ? kExitSignalBase + (*status)->signal : (*status)->code;
   }
+  Finish(code);
+}
+
+// One that was given up may still end.
+void EndHook::Finish(std::optional<int> code) {
   slow_.Cancel();
   timeout_.Cancel();
-  std::exchange(done_, nullptr)(code);
+  if (done_) std::exchange(done_, nullptr)(code);
 }
 
 }  // namespace dtrain

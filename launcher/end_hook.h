@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,8 +16,9 @@
 namespace dtrain {
 
 // The user's --on-end, as a child of ours, in the job's environment and working directory; what it
-// writes goes where our own output does. One that hangs is told of, and ended with what it has
-// started. Destroying it leaves it running. Loop thread.
+// writes goes where our own output does. One that hangs is reported, and ended with what it has
+// started; one that cannot be killed is not waited for. Destroying it leaves it running. Loop
+// thread.
 class EndHook {
  public:
   struct Ended {
@@ -34,22 +36,26 @@ class EndHook {
   };
   static Surroundings Of(const v1::Spec& spec);
   static Surroundings OurOwn();
-  // `done` is called with its exit code, 128 + the signal that has killed it.
+  // Its exit code, or 128 + the signal that killed it; none: it cannot be killed, as was said.
+  using Done = absl::AnyInvocable<void(std::optional<int>)>;
   static absl::StatusOr<std::unique_ptr<EndHook>> Start(loop::Loop& loop,
                                                         const std::string& command,
                                                         Surroundings surroundings,
                                                         const Ended& ended, Limits limits,
-                                                        absl::AnyInvocable<void(int)> done);
+                                                        Done done);
 
  private:
-  EndHook(loop::Loop& loop, os::Child child, Limits limits, absl::AnyInvocable<void(int)> done);
+  EndHook(loop::Loop& loop, os::Child child, Limits limits, Done done);
   void OnEnd();
   void OnSlow();
   void OnTimeout();
+  void Kill();
+  void GiveUp();
+  void Finish(std::optional<int> code);
 
   os::Child child_;
   Limits limits_;
-  absl::AnyInvocable<void(int)> done_;
+  Done done_;
   loop::FdWatch watch_;
   loop::Timer slow_;
   loop::Timer timeout_;

@@ -20,6 +20,8 @@ namespace {
 
 // A launch that has ended is not held up by a file server that does not answer.
 constexpr Duration kRecordPatience = std::chrono::seconds(2);
+// For a disk to take the last of the log files.
+constexpr Duration kLogFilesPatience = std::chrono::minutes(1);
 
 }  // namespace
 
@@ -34,16 +36,40 @@ JobEnd::JobEnd(const Around& around, absl::AnyInvocable<report::JobFacts()> fact
 
 void JobEnd::Begin(std::vector<std::string> details, bool stopped) {
   details_ = std::move(details);
-  if (around_.records != nullptr) {
-    WriteFiles();
-    return BeginDetached();
+  stopped_ = facts_().verdict.kind == job::Verdict::Kind::kSignal || stopped;
+  if (around_.records == nullptr) {
+    SayReport();
+    SayLostOutput();
   }
-  SayReport();
-  SayLostOutput();
+  // What they lack is a part of how the job ends.
+  patience_.After(stopped_ ? kOutputWait : kLogFilesPatience, [this] { OnFilesOver(); });
+  around_.router.FinishFiles([this] { OnFilesOver(); });
+}
+
+bool JobEnd::StopWaiting() {
+  if (files_over_) return false;
+  OnFilesOver();
+  return true;
+}
+
+void JobEnd::OnFilesOver() {
+  if (std::exchange(files_over_, true)) return;
+  patience_.Cancel();
+  missing_ = around_.router.MissingInFiles();
+  if (!missing_.empty()) {
+    around_.router.Say(absl::StrCat("dtrain: ", missing_));
+    if (exit_code_ == kExitOk) exit_code_ = kExitState;
+  }
+  if (around_.records == nullptr) return BeginAttached();
+  WriteFiles();
+  BeginDetached();
+}
+
+void JobEnd::BeginAttached() {
   WriteFiles();
   KeepRecord();
   // Who has stopped the launch does not wait for a terminal that takes nothing.
-  if (facts_().verdict.kind == job::Verdict::Kind::kSignal || stopped) {
+  if (stopped_) {
     patience_.After(kOutputWait, [this] { RunOwnHook([this] { done_(); }); });
   }
   around_.router.Finish([this] {
@@ -99,11 +125,14 @@ void JobEnd::RunOwnHook(loop::Task then) {
   if (std::exchange(own_hook_begun_, true)) return;
   const std::string& command = around_.options.detach.on_end;
   if (command.empty() || around_.options.job.dry_run) return then();
-  const auto over = [this, then = std::make_shared<loop::Task>(std::move(then))](int code) {
-    if (code != 0) std::fprintf(stderr, "dtrain: warning: --on-end ended with %d\n", code);
-    summary_folder_.reset();
-    (*then)();
-  };
+  const auto over =
+      [this, then = std::make_shared<loop::Task>(std::move(then))](std::optional<int> code) {
+        if (code.value_or(0) != 0) {
+          std::fprintf(stderr, "dtrain: warning: --on-end ended with %d\n", *code);
+        }
+        summary_folder_.reset();
+        (*then)();
+      };
   if (const absl::Status started = StartOwnHook(command, over); !started.ok()) {
     std::fprintf(stderr, "dtrain: warning: --on-end: %s\n", std::string(started.message()).c_str());
     over(0);
@@ -121,7 +150,7 @@ absl::StatusOr<std::string> JobEnd::WriteOwnSummary() {
 }
 
 // The hook runs even without a summary, as on a full disk: it may notify people of the end.
-absl::Status JobEnd::StartOwnHook(const std::string& command, absl::AnyInvocable<void(int)> over) {
+absl::Status JobEnd::StartOwnHook(const std::string& command, EndHook::Done over) {
   const absl::StatusOr<std::string> written = WriteOwnSummary();
   if (!written.ok()) {
     std::fprintf(stderr, "dtrain: warning: --on-end runs with an empty DTRAIN_SUMMARY: %s\n",
@@ -205,10 +234,13 @@ void JobEnd::BeginDetached() {
 void JobEnd::RunHook(loop::Task then) {
   JobRecords& records = *around_.records;
   if (around_.options.detach.on_end.empty() || records.hook_is_over()) return then();
-  const auto over = [this, then = std::make_shared<loop::Task>(std::move(then))](int code) {
-    if (code != 0) around_.router.Say(absl::StrCat("dtrain: warning: --on-end ended with ", code));
-    around_.records->HookEnds(code, [then] { (*then)(); });
-  };
+  const auto over =
+      [this, then = std::make_shared<loop::Task>(std::move(then))](std::optional<int> code) {
+        if (code.value_or(0) != 0) {
+          around_.router.Say(absl::StrCat("dtrain: warning: --on-end ended with ", *code));
+        }
+        around_.records->HookEnds(code.value_or(kExitCleanup), [then] { (*then)(); });
+      };
   records.HookBegins([this, over] {
     const v1::Spec& spec = around_.records->spec();
     const EndHook::Ended ended{spec.job_id(), exit_code_,
@@ -259,6 +291,7 @@ std::string JobEnd::ResultJson() {
   const report::JobFacts facts = facts_();
   std::vector<std::string> warnings = facts.warnings;
   if (std::string lost = LostOutput(); !lost.empty()) warnings.push_back(std::move(lost));
+  if (!missing_.empty()) warnings.push_back(missing_);
   job::Verdict verdict = facts.verdict;
   verdict.exit_code = exit_code_;  // what could not be written counts, too
   return report::ResultJson(

@@ -50,10 +50,14 @@ class JobEnd {
   // `details`: warnings that matter only if something may be left behind. `stopped`: who has
   // stopped the launch does not wait for long until its last output is taken.
   void Begin(std::vector<std::string> details, bool stopped);
+  // Nobody wants to wait any longer for log files. False: nobody does.
+  bool StopWaiting();
   // Of `dtrain launch`.
   int exit_code() const { return exit_code_; }
 
  private:
+  void OnFilesOver();
+  void BeginAttached();
   void SayReport();
   void WriteFiles();
   void SayUnwritten(const absl::Status& why);
@@ -68,7 +72,7 @@ class JobEnd {
   void TellRecord() const;
   void RunOwnHook(loop::Task then);
   absl::StatusOr<std::string> WriteOwnSummary();
-  absl::Status StartOwnHook(const std::string& command, absl::AnyInvocable<void(int)> over);
+  absl::Status StartOwnHook(const std::string& command, EndHook::Done over);
   void FinishStatus();
   void Settle();
   void FinishOutput();
@@ -79,6 +83,9 @@ class JobEnd {
   absl::AnyInvocable<report::JobFacts()> facts_;
   loop::Task done_;
   std::vector<std::string> details_;
+  bool stopped_ = false;  // nobody waits for long
+  bool files_over_ = false;
+  std::string missing_;  // in the log files
   int exit_code_;
   loop::Timer patience_;
   loop::Timer summary_timer_;  // until the disk takes it

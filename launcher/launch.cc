@@ -42,6 +42,7 @@ bool DryRunFromTheHostfileAlone(const cli::LaunchOptions& options) {
 int PrintPlan(const cli::LaunchOptions& options) {
   auto placed = plan::Place(options.hosts, {}, options.job.plan);
   if (!placed.ok()) return UsageError(placed.status());
+  placed->made_blind = !options.local;  // else nobody has given slots
   if (options.output.files) {
     absl::Status names = options.output.files->Check(LayoutOf(*placed, "job"));
     if (!names.ok()) return UsageError(names);

@@ -44,16 +44,17 @@ std::vector<int> ReadList(const std::string& path) {
   return cpus.ok() ? *std::move(cpus) : std::vector<int>();
 }
 
-// The folder of this process's cgroup that limits processor time, below `top`.
+// The folder of a process's cgroup that limits processor time, below `top`.
 struct CpuCgroup {
   std::string top, path;
   bool old = false;  // cgroup v1
 };
 
-// /proc/self/cgroup has "0::/path" for v2, and "4:cpu,cpuacct:/path" where v1 has the controller.
-CpuCgroup FindCpuCgroup(const Roots& roots) {
+// /proc/PID/cgroup has "0::/path" for v2, and "4:cpu,cpuacct:/path" where v1 has the controller.
+CpuCgroup FindCpuCgroup(const Roots& roots, pid_t pid) {
   CpuCgroup found;
-  const auto text = os::ReadSmallFile(absl::StrCat(roots.procfs, "/self/cgroup"));
+  const std::string process = pid == 0 ? "self" : absl::StrCat(pid);
+  const auto text = os::ReadSmallFile(absl::StrCat(roots.procfs, "/", process, "/cgroup"));
   if (!text.ok()) return found;
   for (absl::string_view line : absl::StrSplit(*text, '\n')) {
     const std::vector<absl::string_view> parts = absl::StrSplit(line, absl::MaxSplits(':', 2));
@@ -128,8 +129,8 @@ std::vector<uint32_t> ReadFirstSiblings(const Roots& roots) {
   return shared ? firsts : std::vector<uint32_t>();
 }
 
-uint32_t ReadCpuQuota(const Roots& roots) {
-  auto [top, path, old] = FindCpuCgroup(roots);
+uint32_t ReadCpuQuota(const Roots& roots, pid_t pid) {
+  auto [top, path, old] = FindCpuCgroup(roots, pid);
   uint32_t least = 0;
   if (top.empty()) return least;
   while (true) {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -18,9 +20,9 @@ std::vector<v1::NumaNode> ReadNumaNodes(const Roots& roots, const std::vector<in
 // Empty where no core has two threads.
 std::vector<uint32_t> ReadFirstSiblings(const Roots& roots);
 
-// How many cores' time the cgroup of this process and those above it allow (cpu.max, or
+// How many cores' time the cgroup of `pid` (0: this process) and those above it allow (cpu.max, or
 // cpu.cfs_quota_us of cgroup v1), rounded up; 0: no limit.
-uint32_t ReadCpuQuota(const Roots& roots);
+uint32_t ReadCpuQuota(const Roots& roots, pid_t pid = 0);
 
 // Main memory of the machine; 0 when unknown.
 uint64_t MemoryBytes();

@@ -33,25 +33,6 @@
 namespace dtrain::inventory {
 namespace {
 
-// The name as /etc/passwd has it. Not through NSS: a directory server that does not answer would
-// hold up the whole agent, for a name that is only shown to people.
-std::string UserName(uid_t uid) {
-  std::unique_ptr<FILE, int (*)(FILE*)> file(fopen("/etc/passwd", "re"), fclose);
-  if (file != nullptr) {
-    passwd entry;
-    passwd* found = nullptr;
-    char buffer[4096];
-    while (fgetpwent_r(file.get(), &entry, buffer, sizeof(buffer), &found) == 0) {
-      if (found->pw_uid == uid) return found->pw_name;
-    }
-  }
-  for (const char* variable : {"LOGNAME", "USER"}) {
-    const char* value = getenv(variable);
-    if (value != nullptr && *value != '\0') return value;
-  }
-  return absl::StrCat(uid);
-}
-
 uint64_t LimitValue(rlim_t limit) {
   return limit == RLIM_INFINITY ? std::numeric_limits<uint64_t>::max() : limit;
 }
@@ -83,7 +64,7 @@ void ReadIdentity(const Roots& roots, v1::Inventory& out) {
     out.set_network_namespace(netns.st_ino);
   }
   out.set_uid(getuid());
-  out.set_user(Escape(UserName(getuid())));
+  out.set_user(OwnUserName());
 }
 
 void ReadProcessors(const Roots& roots, v1::Inventory& out) {
@@ -104,6 +85,26 @@ void ReadProcessors(const Roots& roots, v1::Inventory& out) {
 }
 
 }  // namespace
+
+// The name as /etc/passwd has it. Not through NSS: a directory server that does not answer would
+// hold up the whole agent, for a name that is only shown to people.
+std::string OwnUserName() {
+  const uid_t uid = getuid();
+  std::unique_ptr<FILE, int (*)(FILE*)> file(fopen("/etc/passwd", "re"), fclose);
+  if (file != nullptr) {
+    passwd entry;
+    passwd* found = nullptr;
+    char buffer[4096];
+    while (fgetpwent_r(file.get(), &entry, buffer, sizeof(buffer), &found) == 0) {
+      if (found->pw_uid == uid) return Escape(found->pw_name);
+    }
+  }
+  for (const char* variable : {"LOGNAME", "USER"}) {
+    const char* value = getenv(variable);
+    if (value != nullptr && *value != '\0') return Escape(value);
+  }
+  return absl::StrCat(uid);
+}
 
 v1::Inventory ReadInventory(const Roots& roots) {
   v1::Inventory out;

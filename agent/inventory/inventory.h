@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <string>
+
 #include "agent/inventory/roots.h"
 #include "dtrain/v1/node.pb.h"
 
@@ -11,5 +13,8 @@ namespace dtrain::inventory {
 // and limits that depend on who asks (limits.h). Never fails: what cannot be read is left empty and
 // said in `warnings`.
 v1::Inventory ReadInventory(const Roots& roots = {});
+
+// Of this process's user, to be shown; the number if no name is known. Asks no server.
+std::string OwnUserName();
 
 }  // namespace dtrain::inventory

@@ -93,8 +93,9 @@ v1::NodeReport Inquiries::MakeReport(const auth::Identity& peer, v1::Inventory i
   report.set_quarantine(quarantine_.Why(
       agent_.loop.Now(), is_user ? std::optional<uid_t>(peer.account->uid) : std::nullopt));
   // A resident agent's own privileges are not its users'.
-  for (std::string& warning : inventory::WarningsOf(
-           inventory::ReadLockedMemory({}, /*pid=*/0, /*of_users=*/agent_.self.resumable))) {
+  for (std::string& warning :
+       inventory::WarningsOf(inventory::ReadLockedMemory(agent_.readers.roots, /*pid=*/0,
+                                                         /*of_users=*/agent_.self.resumable))) {
     inventory.add_warnings(std::move(warning));
   }
   if (agent_.self.resumable)

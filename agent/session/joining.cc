@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "agent/inventory/cpu.h"
 #include "agent/inventory/limits.h"
 #include "common/base/exit_code.h"
 #include "common/log/log.h"
@@ -108,14 +109,20 @@ void Joining::ReadInventory(absl::AnyInvocable<void(v1::Inventory)> then) {
   auto& read = hello_.no_gpus() ? agent_.readers.without_gpus : agent_.readers.inventory;
   read([this, alive = alive_, then = std::move(then)](v1::Inventory inventory) mutable {
     if (!*alive) return;
-    for (std::string& warning : inventory::WarningsOf(
-             inventory::ReadLockedMemory({}, shepherd_.processes().shepherd_pid()))) {
+    const inventory::Roots& roots = agent_.readers.roots;
+    const pid_t shepherd = shepherd_.processes().shepherd_pid();
+    for (std::string& warning :
+         inventory::WarningsOf(inventory::ReadLockedMemory(roots, shepherd))) {
       inventory.add_warnings(std::move(warning));
     }
     if (std::string left = agent_.readers.left_memory.For(holdings_.owner().uid); !left.empty()) {
       inventory.add_warnings(std::move(left));
     }
-    if (shepherd_.processes().is_prepared()) inventory.set_cgroup_writable(true);
+    if (shepherd_.processes().is_prepared()) {
+      inventory.set_cgroup_writable(true);
+      // Workers are in dtrain-spawner's unit, not in ours.
+      inventory.set_cpu_quota(inventory::ReadCpuQuota(roots, shepherd));
+    }
     holdings_.Mark(inventory);
     then(std::move(inventory));
   });

@@ -49,6 +49,15 @@ void Roster::Audit(const auth::Identity& peer, absl::string_view method, const a
   if (line) log::Info(*line);
 }
 
+void Roster::AuditFailed(const auth::Identity& peer, absl::string_view method, const auth::Job& job,
+                         const absl::Status& decided) {
+  if (!resident_) return;
+  // It costs the caller nothing to ask again.
+  const auto line = Bound(peer.name, absl::StrCat(method, decided.ok() ? " failed" : " denied"),
+                          auth::AuditLine(peer, method, &job, decided));
+  if (line) log::Info(*line);
+}
+
 std::optional<std::string> Roster::Bound(absl::string_view user, absl::string_view kind,
                                          std::string line) {
   return lines_.Bound(loop_.Now(), absl::StrCat(user, " ", kind), std::move(line));

@@ -51,6 +51,9 @@ class Roster {
   // Writes the audit of what was done for `peer`. `again`: what can be done any number of times.
   void Audit(const auth::Identity& peer, absl::string_view method, const auth::Job& job,
              bool again);
+  // The same of what was allowed and failed, or what somebody else has `decided` against.
+  void AuditFailed(const auth::Identity& peer, absl::string_view method, const auth::Job& job,
+                   const absl::Status& decided);
   // The line for the log, if it is the first of its `kind` and user within a minute.
   std::optional<std::string> Bound(absl::string_view user, absl::string_view kind,
                                    std::string line);

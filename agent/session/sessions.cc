@@ -95,7 +95,7 @@ void Sessions::Open(std::shared_ptr<Session::Stream> stream, const auth::Identit
   auto processes = spawner_.Spawn({owner, hello.job_id(), hello.attempt(),
                                    static_cast<uint32_t>(PatienceOf(hello).count()),
                                    hello.grace_ms(), std::move(connected)});
-  if (!processes.ok()) return RefuseShepherd(*stream, owner, processes.status());
+  if (!processes.ok()) return RefuseShepherd(*stream, peer, hello, processes.status());
   (*processes)->set_presence(PresenceOf(owner.uid));
   auto opening =
       openings_.insert(openings_.end(), Opening{stream, hello, peer, owner, *std::move(processes)});
@@ -117,7 +117,7 @@ void Sessions::OnShepherdStarted(Openings::iterator opening, absl::Status starte
   const std::shared_ptr<Session::Stream> stream = opened.stream;
   if (!started.ok()) {
     stream->Listen({});
-    RefuseShepherd(*stream, opened.owner, started);
+    RefuseShepherd(*stream, opened.peer, opened.hello, started);
     for (loop::Task& task : opened.then) task();
     return stream->WhenOver([this] { on_session_ended_(); });
   }
@@ -142,13 +142,17 @@ void Sessions::OnShepherdStarted(Openings::iterator opening, absl::Status starte
   for (loop::Task& task : opened.then) task();
 }
 
-void Sessions::RefuseShepherd(Session::Stream& stream, const Owner& owner,
-                              const absl::Status& why) {
+void Sessions::RefuseShepherd(Session::Stream& stream, const auth::Identity& peer,
+                              const v1::Hello& hello, const absl::Status& why) {
+  const auth::Account& owner = *peer.account;
   // If the agent itself lacks a right, the caller was not refused.
   absl::StatusCode code =
       absl::IsPermissionDenied(why) ? absl::StatusCode::kFailedPrecondition : why.code();
   // The node's policy, which is not the agent's, does so.
-  if (absl::IsUnauthenticated(why)) code = absl::StatusCode::kPermissionDenied;
+  const bool is_denied = absl::IsUnauthenticated(why);
+  if (is_denied) code = absl::StatusCode::kPermissionDenied;
+  roster_.AuditFailed(peer, kSessionMethod, {hello.job_id(), owner.name, owner.uid},
+                      is_denied ? why : absl::OkStatus());
   const std::string text = absl::StrCat("start the shepherd: ", why.message());
   if (auto line = roster_.Bound(owner.name, "start", text)) log::Error(*line);
   stream.Finish(absl::Status(code, text));

@@ -93,7 +93,8 @@ class Sessions {
   void Open(std::shared_ptr<Session::Stream> stream, const auth::Identity& peer,
             std::optional<spawn::Connected> connected, const v1::Hello& hello);
   void OnShepherdStarted(Openings::iterator opening, absl::Status started);
-  void RefuseShepherd(Session::Stream& stream, const Owner& owner, const absl::Status& why);
+  void RefuseShepherd(Session::Stream& stream, const auth::Identity& peer, const v1::Hello& hello,
+                      const absl::Status& why);
   void EndEarlier(const v1::Hello& hello, const Owner& owner);
   void RemoveEnded();
   // Takes over a job that another agent has left here since we started, and calls `then` when that

@@ -11,6 +11,7 @@
 #include "agent/inventory/gpu_watch.h"
 #include "agent/inventory/limits.h"
 #include "agent/inventory/nvml.h"
+#include "agent/inventory/roots.h"
 #include "agent/session/reservations.h"
 #include "agent/session/session_events.h"
 #include "agent/spawn/processes.h"
@@ -39,6 +40,7 @@ struct Readers {
   ReadInventory without_gpus;
   WatchGpus watch;
   inventory::LeftMemoryWarnings left_memory = {};
+  inventory::Roots roots = {};  // of limits
 };
 
 // Of an agent whose sessions end with their streams: how a job may outlive it.

@@ -204,7 +204,10 @@ void AgentLine::Keep(v1::KeepRunning keep, os::UniqueFd bound) {
     return;
   }
   kept_ = std::move(keep);
-  if (!kept_->log().empty()) LogInto(kept_->log());
+  if (!kept_->log().empty()) {
+    LogInto(kept_->log());
+    handlers_.on_log();
+  }
   Open(std::move(bound), std::nullopt);
 }
 

@@ -55,6 +55,7 @@ class AgentLine {
     absl::AnyInvocable<void()> on_adopted;   // another agent: it knows nothing
     absl::AnyInvocable<void()> on_released;  // the agent has all it wants
     absl::AnyInvocable<void()> on_lost;      // there is no agent, and none will come
+    absl::AnyInvocable<void()> on_log;       // our stderr is another now
   };
 
   // Where agents come to a shepherd that was started by somebody else than its agent.

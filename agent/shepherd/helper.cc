@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/shepherd/helper.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -56,6 +57,15 @@ absl::Status Helper::Start() {
       [this](absl::string_view frame, os::UniqueFd) { hooks_.on_frame(frame); },
       [](absl::Status) {});
   return channel_->Send(beginning->frame);
+}
+
+void Helper::MoveLog() {
+  if (channel_ == nullptr) return;
+  // A frame that lacks its descriptor would end the channel, and with it the helper.
+  os::UniqueFd room(fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 0));
+  if (!room) return;
+  room.Reset();
+  channel_->Send("", STDERR_FILENO).IgnoreError();  // no bytes
 }
 
 absl::Status Helper::Send(absl::string_view frame) {

@@ -51,6 +51,8 @@ class Helper {
   absl::Status Start();
   // Nothing happens while it does not run. RESOURCE_EXHAUSTED: the frame is too long.
   absl::Status Send(absl::string_view frame);
+  // Our stderr is another now, and becomes that of the helper: by a frame that carries it.
+  void MoveLog();
   // What it has said so far.
   void ReadFrames();
   // 0: it does not run.

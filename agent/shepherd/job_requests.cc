@@ -41,7 +41,7 @@ void JobRequests::Take(v1::JobRequest request) {
       if (const int signal = request.signal().signal(); signal < 1 || signal > SIGRTMAX) {
         return parts_.launcher.Break(absl::StrCat("no signal has the number ", signal));
       } else if (signal == SIGUSR1 || signal == SIGUSR2) {
-        parts_.workers.PassOn(signal);
+        parts_.user_signals.Take(signal, UserSignals::From::kLauncher);
       } else {
         parts_.workers.Signal(signal);
       }

@@ -8,6 +8,7 @@
 #include "agent/shepherd/pmi_service.h"
 #include "agent/shepherd/rank_servers.h"
 #include "agent/shepherd/shepherd_core.h"
+#include "agent/shepherd/user_signals.h"
 #include "agent/shepherd/worker_logs.h"
 #include "agent/shepherd/workers.h"
 #include "common/base/clock.h"
@@ -24,6 +25,7 @@ class JobRequests {
     const v1::JobPart& part;  // of the job; empty before it has come
     LauncherLine& launcher;
     Workers& workers;
+    UserSignals& user_signals;
     JobCode& code;
     PmiService& pmi;
     RankServers& servers;

@@ -102,7 +102,6 @@ void Loners::Begin(const v1::JobPart& part, const std::vector<std::string>& agen
   if (part.workers_size() < 2 || part.has_elastic()) return;
   const std::vector<std::string> env = WorkerEnv(part, agent_env).Of(part.workers(0), {});
   if (std::find(env.begin(), env.end(), "DTRAIN_SINGLETONS=1") != env.end()) return;
-  on_ = true;
   changes_.Reset(inotify_init1(IN_NONBLOCK | IN_CLOEXEC));
   if (changes_) on_change_.emplace(loop_, changes_.get());
   WatchFolder(LinkText(absl::StrCat("/proc/", workers_.all().front()->pid(), "/cwd")));
@@ -116,33 +115,32 @@ void Loners::Begin(const v1::JobPart& part, const std::vector<std::string>& agen
 void Loners::Plan(Duration pause) {
   timer_.After(pause, [this] {
     const Duration before = CpuTime();
-    Look();
+    if (!Look()) return Stop();
     // Whether they talk is all that is left to be seen once two have written one file.
     pause_ = std::min<Duration>(2 * pause_, watch_.has_found() ? kSharedTalkLook : kLastTalkLook);
     pause_ = std::max<Duration>(pause_, kRestPerLook * (CpuTime() - before));
-    if (on_) Plan(pause_);
+    Plan(pause_);
   });
 }
 
 void Loners::Stop() {
-  on_ = false;
   timer_.Cancel();
   soon_.Cancel();
   on_change_.reset();
   changes_.Reset();
 }
 
-// Whether any rank talks, and which processes there are now.
-void Loners::Look() {
-  if (core_.state() != State::kRunning) return Stop();
+bool Loners::Look() {
+  if (core_.state() != State::kRunning) return false;
   if (HasAnyJoined()) watch_.OnTalk();
   for (const auto& worker : workers_.all()) {
     if (!worker->ended() && !watch_.anybody_talks()) {
       LookAtProcesses(worker->rank(), worker->pid());
     }
   }
-  if (watch_.anybody_talks()) return Stop();
+  if (watch_.anybody_talks()) return false;
   LookAtFiles();
+  return true;
 }
 
 bool Loners::HasAnyJoined() const {

@@ -63,7 +63,8 @@ class Loners {
 
  private:
   void Plan(Duration pause);
-  void Look();
+  // Whether any rank talks, and which processes there are now. False: nothing is left to be seen.
+  bool Look();
   void Await();
   bool HasAnyJoined() const;
   void LookAtProcesses(uint32_t rank, pid_t worker);
@@ -78,7 +79,6 @@ class Loners {
   LauncherLine& launcher_;
   loop::Timer timer_;
   loop::Timer soon_;
-  bool on_ = false;
   LonerWatch watch_;
   Duration pause_{};
   Duration time_left_{};  // for looks at files

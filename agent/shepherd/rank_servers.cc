@@ -138,6 +138,10 @@ std::vector<Helper*> RankServers::Helpers() const {
   return all;
 }
 
+void RankServers::MoveLog() {
+  for (Helper* helper : Helpers()) helper->MoveLog();
+}
+
 std::vector<pid_t> RankServers::pids() const {
   std::vector<pid_t> pids;
   for (const Helper* helper : Helpers()) pids.push_back(helper->pid());

@@ -58,6 +58,8 @@ class RankServers {
   // What the rank is in by PMIx, should it end now.
   v1::WorkerExit::World WorldOf(uint32_t rank) const { return pmix_talk_.WorldOf(rank); }
 
+  // As Helper::MoveLog.
+  void MoveLog();
   // Of the helpers that run.
   std::vector<pid_t> pids() const;
   // As Helper::OnChild.

@@ -45,6 +45,8 @@ int RunShepherd(int socket_fd, std::string agent) {
   fcntl(socket_fd, F_SETFD, FD_CLOEXEC);
   os::UniqueFd socket(socket_fd);
   os::FailWritesWithoutSignals();
+  signal(SIGUSR1, SIG_IGN);  // until they are watched
+  signal(SIGUSR2, SIG_IGN);
   prctl(PR_SET_NAME, "dtrain-shepherd");  // else "exe", in ps, top and at a shutdown
   absl::Status subreaper = os::BecomeSubreaper();
   if (!subreaper.ok()) log::Warn(std::string(subreaper.message()));

@@ -2,6 +2,7 @@
 #include "agent/shepherd/shepherd.h"
 
 #include <signal.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -45,6 +46,7 @@ Shepherd::Shepherd(loop::Loop& loop, std::string program, Agent agent)
             }),
       workers_(loop, launcher_,
                [this](uint32_t rank, v1::StreamKind kind) { logs_.OnGrown(rank, kind); }),
+      user_signals_(loop, workers_),
       saves_(loop, sweeper_, [this](const auto& saves) { OnSaves(saves); }),
       offspring_(loop, workers_, sweeper_, launcher_),
       aborts_(loop, workers_),
@@ -60,7 +62,8 @@ Shepherd::Shepherd(loop::Loop& loop, std::string program, Agent agent)
       pages_(loop, workers_, report_, launcher_),
       exits_(loop, workers_, aborts_, cgroup_, scratch_, launcher_),
       checkpoint_(loop, part_, agent_env_, launcher_),
-      requests_({core_, part_, launcher_, workers_, code_, pmi_, servers_, logs_, checkpoint_},
+      requests_({core_, part_, launcher_, workers_, user_signals_, code_, pmi_, servers_, logs_,
+                 checkpoint_},
                 {[this](v1::JobPart part) { OnStart(std::move(part)); },
                  [this](const v1::StopWorkers& stop) {
                    if (stop.all_ended()) return LetEnd();
@@ -69,8 +72,8 @@ Shepherd::Shepherd(loop::Loop& loop, std::string program, Agent agent)
                  },
                  [this] { OnSavingElsewhere(); }}),
       deadline_(loop),
-      signals_(loop, {SIGCHLD, SIGTERM, SIGINT, SIGHUP}, [this](int signal) { OnSignal(signal); }) {
-}
+      signals_(loop, {SIGCHLD, SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2},
+               [this](int signal) { OnSignal(signal); }) {}
 
 AgentLine Shepherd::MakeLine(Agent agent) {
   AgentLine::Handlers handlers{
@@ -86,7 +89,8 @@ AgentLine Shepherd::MakeLine(Agent agent) {
       [this] { OnAnotherLauncher(); },
       [this] { report_.TellAccount(); },
       [this] { OnReleased(); },
-      [this] { OnAgentLost(); }};
+      [this] { OnAgentLost(); },
+      [this] { servers_.MoveLog(); }};
   if (auto* door = std::get_if<AgentLine::Door>(&agent)) {
     return {loop_, std::move(*door), std::move(handlers)};
   }
@@ -177,6 +181,9 @@ void Shepherd::OnAgentLost() {
 void Shepherd::OnSignal(int signal) {
   if (signal == SIGCHLD) {
     OnChildren();
+  } else if (signal == SIGUSR1 || signal == SIGUSR2) {
+    const bool from_agent = loop::SignalWatch::SenderOf(signal).pid == getppid();
+    user_signals_.Take(signal, from_agent ? UserSignals::From::kAgent : UserSignals::From::kOthers);
   } else {
     if (core_.state() <= State::kRunning) {
       launcher_.SendFailure(MakeFailure(

@@ -26,6 +26,7 @@
 #include "agent/shepherd/shepherd_core.h"
 #include "agent/shepherd/state_folder.h"
 #include "agent/shepherd/sweeper.h"
+#include "agent/shepherd/user_signals.h"
 #include "agent/shepherd/worker_exits.h"
 #include "agent/shepherd/worker_logs.h"
 #include "agent/shepherd/worker_pages.h"
@@ -94,6 +95,7 @@ class Shepherd {
   JobCode code_;
   int succeeded_ = 0;  // workers that exited with 0, and not because they were told
   Workers workers_;
+  UserSignals user_signals_;
   SaveWatch saves_;
   Offspring offspring_;
   Aborts aborts_;

@@ -30,6 +30,12 @@ constexpr Duration kEndPatience = std::chrono::seconds(10);
 // Of EndAll.
 constexpr Duration kEndPause = std::chrono::milliseconds(5);
 constexpr Duration kEndBound = std::chrono::seconds(2);
+// It reads the environments of all of the user's processes, and 30,000 of 256 KiB take some
+// seconds: so it looks in parts, with pauses, and then has so much more time.
+constexpr Duration kLookBound = std::chrono::seconds(30);
+constexpr Duration kMostOfLook = std::chrono::milliseconds(100);
+// Of a shepherd that asks again and again, so that a user's have a tenth of the loop.
+constexpr int kPausesOfKills = 10;
 
 std::string Describe(const os::ExitStatus& status) {
   return status.signal != 0 ? absl::StrCat("killed by signal ", status.signal)
@@ -130,7 +136,8 @@ OwnProcesses::OwnProcesses(Surroundings around, Owner owner, os::Child child, ui
       cgroup_(std::move(cgroup)),
       ended_(!child_.pidfd),
       again_(around_.loop),
-      patience_(kEndPatience) {
+      patience_(kEndPatience),
+      look_{kMostOfLook} {
   if (ended_) return;
   exit_watch_ = std::make_unique<loop::FdWatch>(around_.loop, child_.pidfd.get());
   Watch();
@@ -219,8 +226,11 @@ void OwnProcesses::Save(v1::JobRecord& record) const {
 // itself, as what the shepherd left comes to it.
 std::vector<os::ProcessInfo> OwnProcesses::Marked() const {
   if (job_id_.empty()) return {};
-  return os::FindByEnvironment(owner_.uid, {absl::StrCat("DTRAIN_JOB_ID=", job_id_),
-                                            absl::StrCat("DTRAIN_ATTEMPT=", attempt_)});
+  return os::FindByEnvironment(owner_.uid, Marks(), &look_);
+}
+
+std::vector<std::string> OwnProcesses::Marks() const {
+  return {absl::StrCat("DTRAIN_JOB_ID=", job_id_), absl::StrCat("DTRAIN_ATTEMPT=", attempt_)};
 }
 
 // Of the workers, where the shepherd makes it, or has made it under a name that we do not know;
@@ -257,17 +267,24 @@ void OwnProcesses::KillShepherd() {
 }
 
 void OwnProcesses::KillLiving() {
+  const TimePoint begin = around_.loop.Now();
+  if (begin < around_.quarantine.LooksFrom(owner_.uid)) return;
   std::vector<os::ProcessInfo> all;
   for (uint32_t pid : Living()) {
     if (auto process = os::FindProcess(static_cast<pid_t>(pid))) all.push_back(*process);
   }
   (void)around_.quarantine.Kill(around_.loop.Now(), job_id_, owner_, all);
+  around_.quarantine.Looked(owner_.uid, begin, around_.loop.Now(), kPausesOfKills);
 }
 
-void OwnProcesses::KillMarked() { (void)os::Kill(Marked()); }
+// All at once: nobody looks a second time.
+void OwnProcesses::KillMarked() {
+  if (!job_id_.empty()) (void)os::Kill(os::FindByEnvironment(owner_.uid, Marks()));
+}
 
 void OwnProcesses::EndAll(loop::Task done) {
   when_all_ended_ = std::move(done);
+  look_.next = 0;
   TryToEnd(around_.loop.Now() + kEndBound);
 }
 
@@ -291,9 +308,17 @@ void OwnProcesses::TryToEnd(TimePoint deadline) {
     left = left || cgroup.Populated();
     if (!left) cgroup.Remove().IgnoreError();  // also when none was made
   }
-  if (const TimePoint now = around_.loop.Now(); left && now < deadline) {
-    // Its user may have many processes, whose environments are all read: others have as much time.
-    return again_.After(std::max(kEndPause, now - begin), [this, deadline] { TryToEnd(deadline); });
+  // What was looked at in an earlier part may have forked.
+  found_ = found_ || left;
+  in_parts_ = in_parts_ || look_.next != 0;
+  left = look_.next != 0 || std::exchange(found_, false);
+  const TimePoint now = around_.loop.Now();
+  if (left && now < (in_parts_ ? deadline + kLookBound : deadline)) {
+    // Other users have as much time, however many of this one's jobs end at once.
+    around_.quarantine.Looked(owner_.uid, begin, now, 1);
+    return again_.After(
+        std::max<Duration>(kEndPause, around_.quarantine.LooksFrom(owner_.uid) - now),
+        [this, deadline] { TryToEnd(deadline); });
   }
   if (left) log::Error(absl::StrCat("job ", job_id_, ": some of its processes cannot be killed"));
   if (start_time_ != 0) {

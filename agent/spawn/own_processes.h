@@ -85,6 +85,7 @@ class OwnProcesses final : public Processes {
   void Reported();
   void TryToEnd(TimePoint deadline);
   std::vector<os::ProcessInfo> Marked() const;
+  std::vector<std::string> Marks() const;
   std::string WorkersCgroup() const;
 
   const Surroundings around_;
@@ -110,6 +111,10 @@ class OwnProcesses final : public Processes {
   loop::Task when_all_ended_;
   Duration patience_;
   std::shared_ptr<const bool> presence_;
+  mutable os::LookInParts look_;  // of Marked
+  // Of EndAll: something was left by the looks since the last one that came to the end; they are
+  // not whole.
+  bool found_ = false, in_parts_ = false;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/spawn/quarantine.h"
 
+#include <algorithm>
 #include <chrono>
 #include <set>
 #include <utility>
@@ -60,6 +61,16 @@ void Quarantine::Killed(TimePoint now, const std::string& job_id, const Owner& o
       ++of_job;
     }
   }
+}
+
+TimePoint Quarantine::LooksFrom(uid_t uid) const {
+  const auto found = looks_from_.find(uid);
+  return found != looks_from_.end() ? found->second : TimePoint{};
+}
+
+void Quarantine::Looked(uid_t uid, TimePoint begin, TimePoint end, int times) {
+  TimePoint& from = looks_from_[uid];
+  from = std::max(from, end) + times * (end - begin);
 }
 
 bool Quarantine::IsInDriver(absl::string_view stack) { return absl::StrContains(stack, "[nvidia"); }

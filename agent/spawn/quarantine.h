@@ -39,6 +39,12 @@ class Quarantine {
   // may ask: so a process is looked at every 250 ms at most, and forgotten once it has ended.
   std::string Why(TimePoint now, std::optional<uid_t> uid);
 
+  // To look for a user's processes takes the loop's time, and more the more he has: when this agent
+  // may do so again for any job of his.
+  TimePoint LooksFrom(uid_t uid) const;
+  // It did so, and pauses for `times` as long.
+  void Looked(uid_t uid, TimePoint begin, TimePoint end, int times);
+
   // By /proc/PID/stack, which only root may read: whether a module of NVIDIA's is in it.
   static bool IsInDriver(absl::string_view stack);
 
@@ -58,6 +64,7 @@ class Quarantine {
   // False: it has ended.
   static bool Look(pid_t pid, Stuck& stuck);
 
+  std::map<uid_t, TimePoint> looks_from_;
   std::map<pid_t, Stuck> stuck_;  // those that got the signal and were not seen to have ended
 };
 

@@ -62,7 +62,10 @@ class Service {
         pause_(loop),
         channel_(
             loop, std::move(channel),
-            [this](absl::string_view frame, os::UniqueFd) { OnFrame(frame); },
+            [this](absl::string_view frame, const os::UniqueFd& log) {
+              if (log) return (void)dup2(log.get(), STDERR_FILENO);
+              OnFrame(frame);
+            },
             [this](absl::Status) { loop_.Stop(); }) {
     (void)os::SetNonBlocking(listener_.get(), true);
     reports_.used = [this] {

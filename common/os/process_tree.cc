@@ -3,17 +3,21 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
+#include <ctime>
 #include <memory>
 #include <optional>
 #include <set>
 #include <string>
 #include <unordered_map>
+#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
@@ -33,8 +37,24 @@ constexpr absl::string_view kEnd("\0", 1);  // of an entry in /proc/PID/environ
 constexpr size_t kMostEnvironment = 256 << 10;
 constexpr size_t kMostReaped = 4 << 20;
 
+// Between looks at a process in the middle of an exec: this long at first, then twice as long each
+// time.
+constexpr int kFirstPauseMs = 1;
+constexpr uint64_t kExiting = 0x4;  // PF_EXITING of the kernel's task_struct
+constexpr int kLooksAgain = 6;
+constexpr size_t kMostAgain = 64;
+
+// Of this thread: on a busy machine the wall clock would also count the time of other programs.
+Duration CpuTime() {
+  timespec used = {};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
+  return std::chrono::seconds(used.tv_sec) + std::chrono::nanoseconds(used.tv_nsec);
+}
+
 template <typename F>
-void ForEachProcess(F f) {
+void ForEachProcess(F f, LookInParts* parts = nullptr) {
+  const Duration begun = parts != nullptr ? CpuTime() : Duration::zero();
+  const pid_t begin = parts != nullptr ? std::exchange(parts->next, 0) : 0;
   std::unique_ptr<DIR, int (*)(DIR*)> directory(opendir("/proc"), closedir);
   if (directory == nullptr) return;
   // First all pids: processes that live on in ever new children have ever higher ones, and who
@@ -44,13 +64,22 @@ void ForEachProcess(F f) {
     int pid = 0;
     if (absl::SimpleAtoi(entry->d_name, &pid)) pids.push_back(pid);
   }
-  for (const pid_t pid : pids) f(pid);
+  bool any = false;
+  for (const pid_t pid : pids) {
+    if (pid < begin) continue;
+    if (any && parts != nullptr && CpuTime() - begun >= parts->most) {
+      parts->next = pid;
+      return;
+    }
+    f(pid);
+    any = true;
+  }
 }
 
 // The entries that are whole within the first `most` bytes. One that is cut off could look like
 // another's. A process that hides its mark behind them could as well have none, and only its user's
 // processes are looked for: so it is better not to find it than to find one too many.
-absl::StatusOr<std::string> EnvironmentOf(pid_t pid, size_t most) {
+absl::StatusOr<std::string> ReadEnvironment(pid_t pid, size_t most) {
   const std::string path = absl::StrCat("/proc/", pid, "/environ");
   const UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!fd) return PosixError(errno, absl::StrCat("open ", path));
@@ -59,6 +88,37 @@ absl::StatusOr<std::string> EnvironmentOf(pid_t pid, size_t most) {
   if (n < 0) return PosixError(errno, absl::StrCat("read ", path));
   const absl::string_view text(room.get(), static_cast<size_t>(n));
   return std::string(text.size() < most ? text : text.substr(0, text.rfind('\0') + 1));
+}
+
+// UNAVAILABLE: it is in the middle of an exec, where it has neither environment nor command line.
+// Nor has a process that ends, one whose main thread has ended, or a kernel thread, which is in no
+// process group.
+absl::StatusOr<std::string> EnvironmentOf(const ProcessInfo& info, size_t most) {
+  const bool lives = info.state != 'Z' && info.state != '?' && !info.exits && info.group != 0;
+  auto environment = ReadEnvironment(info.pid, most);
+  // It may come out of one exec between two reads, and be in the next.
+  for (int i = 0; i < 2 && lives && environment.ok() && environment->empty(); ++i) {
+    const auto words = ReadSmallFile(absl::StrCat("/proc/", info.pid, "/cmdline"));
+    if (words.ok() && words->empty()) {
+      return absl::UnavailableError("it is in the middle of an exec");
+    }
+    environment = ReadEnvironment(info.pid, most);
+  }
+  return environment;
+}
+
+// Those for which `look` returns true are looked at again.
+template <typename F>
+void LookAtAll(F look, LookInParts* parts = nullptr) {
+  std::vector<pid_t> again;
+  const auto each = [&](pid_t pid) {
+    if (look(pid) && again.size() < kMostAgain) again.push_back(pid);
+  };
+  ForEachProcess(each, parts);
+  for (int i = 0; i < kLooksAgain && !again.empty(); ++i) {
+    (void)poll(nullptr, 0, kFirstPauseMs << i);
+    for (const pid_t pid : std::exchange(again, {})) each(pid);
+  }
 }
 
 }  // namespace
@@ -73,14 +133,16 @@ std::optional<ProcessInfo> FindProcess(pid_t pid) {
       absl::StrSplit(absl::string_view(*text).substr(name_end + 2), ' ');
   ProcessInfo info;
   info.pid = pid;
-  uint64_t threads = 0;
+  uint64_t threads = 0, flags = 0;
   if (fields.size() < 20 || fields[0].empty() || !absl::SimpleAtoi(fields[1], &info.parent) ||
       !absl::SimpleAtoi(fields[2], &info.group) || !absl::SimpleAtoi(fields[3], &info.session) ||
-      !absl::SimpleAtoi(fields[17], &threads) || !absl::SimpleAtoi(fields[19], &info.start_time)) {
+      !absl::SimpleAtoi(fields[6], &flags) || !absl::SimpleAtoi(fields[17], &threads) ||
+      !absl::SimpleAtoi(fields[19], &info.start_time)) {
     return std::nullopt;
   }
   // The state is the main thread's: others may run on, or hang in the kernel.
   if (fields[0][0] != 'Z' || threads <= 1) info.state = fields[0][0];
+  info.exits = (flags & kExiting) != 0;
   return info;
 }
 
@@ -132,23 +194,30 @@ std::vector<ProcessInfo> Descendants(pid_t root) {
   return out;
 }
 
-std::vector<ProcessInfo> FindByEnvironment(uid_t uid, const std::vector<std::string>& entries) {
+std::vector<ProcessInfo> FindByEnvironment(uid_t uid, const std::vector<std::string>& entries,
+                                           LookInParts* parts) {
   std::vector<ProcessInfo> out;
-  ForEachProcess([&](pid_t pid) {
+  const auto look = [&](pid_t pid) {
     const std::string directory = absl::StrCat("/proc/", pid);
     struct stat owner {};
+    const auto is_theirs = [&] {
+      return stat(directory.c_str(), &owner) == 0 && owner.st_uid == uid;
+    };
+    if (!is_theirs()) return false;
     // Before all else and after it: else the pid may have become another's in between.
     const auto first = FindProcess(pid);
-    if (!first || stat(directory.c_str(), &owner) != 0 || owner.st_uid != uid) return;
-    auto environment = EnvironmentOf(pid, kMostEnvironment);
-    if (!environment.ok()) return;
+    if (!first || !is_theirs()) return false;
+    auto environment = EnvironmentOf(*first, kMostEnvironment);
+    if (!environment.ok()) return absl::IsUnavailable(environment.status());
     const std::string text = absl::StrCat(kEnd, *environment, kEnd);
     for (const std::string& entry : entries) {
-      if (!absl::StrContains(text, absl::StrCat(kEnd, entry, kEnd))) return;
+      if (!absl::StrContains(text, absl::StrCat(kEnd, entry, kEnd))) return false;
     }
     const auto found = FindProcess(pid);
     if (found && found->start_time == first->start_time) out.push_back(*found);
-  });
+    return false;
+  };
+  LookAtAll(look, parts);
   return out;
 }
 
@@ -157,21 +226,23 @@ std::vector<MarkedProcess> FindByVariable(const std::string& name,
   std::vector<MarkedProcess> out;
   const std::string own = PidNamespace();
   if (own.empty()) return out;
-  ForEachProcess([&](pid_t pid) {
+  LookAtAll([&](pid_t pid) {
     const std::string directory = absl::StrCat("/proc/", pid);
     struct stat owner {};
     const auto first = FindProcess(pid);
-    if (!first || stat(directory.c_str(), &owner) != 0) return;
-    auto environment = EnvironmentOf(pid, kMostReaped);
-    if (!environment.ok() || VariableOf(*environment, name).empty()) return;
+    if (!first || stat(directory.c_str(), &owner) != 0) return false;
+    auto environment = EnvironmentOf(*first, kMostReaped);
+    if (!environment.ok()) return absl::IsUnavailable(environment.status());
+    if (VariableOf(*environment, name).empty()) return false;
     // In another PID namespace what it says of pids means nothing here, unless it says whose it is.
     const std::string there = PidNamespace(pid);
-    if (there.empty()) return;
-    if (there != own && VariableOf(*environment, namespace_variable) != own) return;
+    if (there.empty()) return false;
+    if (there != own && VariableOf(*environment, namespace_variable) != own) return false;
     const auto found = FindProcess(pid);
     if (found && found->start_time == first->start_time) {
       out.push_back({*found, owner.st_uid, *std::move(environment)});
     }
+    return false;
   });
   return out;
 }

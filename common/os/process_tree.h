@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/base/clock.h"
 #include "common/os/unique_fd.h"
 
 namespace dtrain::os {
@@ -25,6 +26,7 @@ struct ProcessInfo {
   pid_t parent = 0;
   pid_t group = 0;
   pid_t session = 0;
+  bool exits = false;  // it gives back what it has
 };
 
 // Absent: there is no such process.
@@ -41,10 +43,19 @@ absl::StatusOr<UniqueFd> OpenProcess(pid_t pid, uint64_t start_time, uid_t uid);
 // Processes below `root`, from one pass over /proc: some may have ended since, some may be new.
 std::vector<ProcessInfo> Descendants(pid_t root);
 
+// For a user who has very many processes: a look that has worked for `most` ends there, and the
+// next one begins where it has ended.
+struct LookInParts {
+  Duration most{};
+  pid_t next = 0;  // 0: the last look came to the end
+};
+
 // Processes of one user whose environment holds all the entries ("NAME=value"): what a job has
 // started, wherever it hangs in the tree. Those whose environment we may not read are not found; of
-// a large one the first 256 KiB count.
-std::vector<ProcessInfo> FindByEnvironment(uid_t uid, const std::vector<std::string>& entries);
+// a large one the first 256 KiB count. For one that is in the middle of an exec it waits, some
+// hundredths of a second at most.
+std::vector<ProcessInfo> FindByEnvironment(uid_t uid, const std::vector<std::string>& entries,
+                                           LookInParts* parts = nullptr);
 
 // The same with what else is told of them.
 struct MarkedProcess {

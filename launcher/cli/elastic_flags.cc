@@ -65,9 +65,9 @@ absl::Status CheckNumbersOf(const LaunchOptions& options) {
   const ElasticOptions& elastic = options.elastic;
   const uint32_t ranks = options.job.plan.ranks.value_or(0);
   if (elastic.least_ranks && ranks > 0 && *elastic.least_ranks > ranks) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--min-np ", *elastic.least_ranks, " is more than -np ", ranks,
-        ": -np is the number of ranks to begin with, --min-np with how few the job goes on"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("--min-np ", *elastic.least_ranks, " is more than -np ", ranks,
+                     ": -np is the number of ranks at the start, --min-np the minimum"));
   }
   const uint32_t least = std::max(ranks, elastic.least_ranks.value_or(0));
   if (elastic.most_ranks && *elastic.most_ranks < least) {
@@ -84,34 +84,34 @@ std::vector<Flag> ElasticFlags() {
   constexpr View kGroup = "Elastic Horovod";
   return {
       {"--elastic", kGroup, "horovod",
-       "for an elastic Horovod script, whose ranks come and go with their\n"
-       "hosts while the others live on",
+       "run an elastic Horovod script: ranks come and go with their hosts\n"
+       "while the others keep running",
        [](View v, RawLaunch& o) { return Choose(v, kElastic, o.options.elastic.on); },
        Names(kElastic)},
       {"--min-np,--min-num-proc", kGroup, "N",
-       "with --elastic: go on with so few ranks; default -np",
+       "with --elastic: minimum number of ranks; default -np",
        [](View v, RawLaunch& o) { return SetCount(v, o.options.elastic.least_ranks); }},
       {"--max-np,--max-num-proc", kGroup, "N",
-       "with --elastic: never more ranks; default: no limit",
+       "with --elastic: maximum number of ranks; default: no limit",
        [](View v, RawLaunch& o) { return SetCount(v, o.options.elastic.most_ranks); }},
       {"--discover", kGroup, "COMMAND",
-       "with --elastic: prints the hosts that there are, HOST or HOST:SLOTS\n"
-       "on each line; run here each second",
+       "with --elastic: command that lists the available hosts, HOST or\n"
+       "HOST:SLOTS on each line; dtrain runs it here every second",
        [](View v, RawLaunch& o) { return Set(v, o.options.elastic.discover); }},
-      {"--slots-per-host", kGroup, "N", "with --discover: slots of hosts whose line names none",
+      {"--slots-per-host", kGroup, "N", "with --discover: slots of hosts listed without slots",
        [](View v, RawLaunch& o) {
          return Set(v, 1, hosts::kMaxSlots, o.options.elastic.slots_per_host.emplace());
        }},
       {"--cool-down",
        kGroup,
        "LOW:HIGH",
-       "with --elastic: a host is not used after a failure for twice LOW or\n"
-       "more, longer each time, HIGH at most; never: not again; default 10s:10m",
+       "with --elastic: a failed host is not used for at least twice LOW,\n"
+       "longer each time, at most HIGH; never: not again; default 10s:10m",
        SetCoolDown,
        {"never"}},
       {"--reset-limit", kGroup, "N",
-       "with --elastic: end the job (208) when its ranks would change for\n"
-       "the N+1st time; default: no limit",
+       "with --elastic: end the job (exit code 208) at the N+1st change of\n"
+       "ranks; default: no limit",
        [](View v, RawLaunch& o) {
          return Set(v, 0, 1000000, o.options.elastic.most_resets.emplace());
        }},
@@ -142,7 +142,7 @@ absl::Status TakeElastic(const Mentions& mentions, bool several, RawLaunch& raw)
   if (!elastic.discover.empty() &&
       !(options.hostfile + options.host_list + options.include + options.exclude).empty()) {
     return absl::InvalidArgumentError(
-        "--discover says which hosts there are: leave out --hostfile, --hosts, --include and "
+        "--discover lists the hosts: leave out --hostfile, --hosts, --include and "
         "--exclude");
   }
   if (elastic.slots_per_host && elastic.discover.empty()) {

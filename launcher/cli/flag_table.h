@@ -30,6 +30,7 @@ struct RawLaunch {
   v1::Container container;           // --container…; without an image: none
   bool module = false;               // -m: the command is a Python module
   std::optional<uint32_t> per_node;  // --map-by ppr:N:node
+  uint32_t least_nodes = 0;          // MIN of -N MIN:MAX; 0: not given
   std::vector<v1::Contract> contracts{std::begin(kUsualContracts), std::end(kUsualContracts)};
   std::vector<v1::Contract> emulated;  // --emulate
   bool help = false;

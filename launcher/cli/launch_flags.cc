@@ -39,7 +39,7 @@ std::vector<Flag> WhereFlags() {
        [](View v, RawLaunch& o) { return Set(v, o.options.host_list); }},
       {"--nnodes,-N,--nodes", kGroup, "N|MIN:MAX",
        "use only the first N hosts; MIN:MAX: as many of the first MAX as\n"
-       "can be reached, MIN at least, also after a restart",
+       "can be reached, at least MIN, also after a restart",
        SetNodes},
       {"--spare", kGroup, "N", "keep N more hosts of the list to replace hosts that are lost",
        [](View v, RawLaunch& o) { return Set(v, 0, hosts::kMaxHosts, o.options.spares); }},
@@ -48,7 +48,7 @@ std::vector<Flag> WhereFlags() {
       {"--exclude", kGroup, "LIST", "use all but these: node1:3@node3",
        [](View v, RawLaunch& o) { return Set(v, o.options.exclude); }},
       {"--allow-same-machine", kGroup, "",
-       "hosts of the list may be one machine: containers with its network",
+       "let listed hosts share a machine, as containers on its network do",
        [](View v, RawLaunch& o) { return Set(v, o.options.job.shared_machines); }},
       {"--net", kGroup, "CIDR|NAME", "network or interface that the workers use: --net 10.1.0.0/16",
        SetNet},
@@ -65,8 +65,8 @@ std::vector<Flag> HowManyFlags() {
       {"--ppn,--nproc-per-node,--npernode",
        kGroup,
        "N|gpu|cpu|auto",
-       "ranks per host; gpu: one for each of its GPUs; cpu: for each\n"
-       "core; auto: for each GPU if it has any, else for each core",
+       "ranks per host; gpu: one per GPU; cpu: one per core;\n"
+       "auto: one per GPU if the host has any, else one per core",
        SetPerNode,
        {"gpu", "cpu", "auto"}},
       {"--map-by",
@@ -83,8 +83,8 @@ std::vector<Flag> HowManyFlags() {
       {"--gpus-per-rank", kGroup, "N", "GPUs for each rank, default 1",
        [](View v, RawLaunch& o) { return Set(v, 0, 1024, o.options.job.plan.gpus_per_rank); }},
       {"--cores-per-rank", kGroup, "N",
-       "cores for each rank; default: an equal share of what is free, of which\n"
-       "one counts as the rank's where other jobs may come",
+       "cores for each rank, not shared with other jobs; default: an equal\n"
+       "share of the free cores, of which other jobs may use some",
        [](View v, RawLaunch& o) { return Set(v, 1, 8192, o.options.job.plan.cores_per_rank); }},
   };
 }
@@ -107,7 +107,7 @@ std::vector<Flag> EnvironmentFlags() {
        kGroup,
        "FILE",
        "set the variables of FILE, one NAME=VALUE per line; may be\n"
-       "repeated; -x wins",
+       "repeated; -x overrides them",
        [](View v, RawLaunch& o) { return Set(v, o.env_files.emplace_back()); },
        {},
        true},
@@ -116,9 +116,9 @@ std::vector<Flag> EnvironmentFlags() {
        "--env-file name",
        [](View v, RawLaunch& o) { return Choose(v, kEnv, o.forward_all); }, Names(kEnv)},
       {"--node-caches", kGroup, "WHEN",
-       "give compilers' caches (Triton, Inductor, torch extensions, CUDA) a folder\n"
-       "on each node's own disk: auto (default): where the home is on a network\n"
-       "file system; on; off",
+       "keep compilers' caches (Triton, Inductor, torch extensions, CUDA) on\n"
+       "each node's own disk: on, off, or auto (default): if the home is on a\n"
+       "network file system",
        [](View v, RawLaunch& o) {
          v1::NodeCaches when = v1::NODE_CACHES_AUTO;
          absl::Status status = Choose(v, kNodeCaches, when);
@@ -136,14 +136,14 @@ std::vector<Flag> EnvironmentFlags() {
       {"--tf-config",
        kGroup,
        "LAYOUT",
-       "also set TF_CONFIG; the types of the ranks in their order:\n"
+       "also set TF_CONFIG; the types of the ranks, in order:\n"
        "worker, or chief,worker, or chief,worker:4,ps:2,evaluator",
        SetTensorflow,
        {"worker", "chief,worker"}},
       {"--emulate",
        kGroup,
        "LIST",
-       "also set the variables of a task of slurm or sagemaker",
+       "also set the variables of a slurm or sagemaker task",
        SetEmulation,
        {"slurm", "sagemaker"}},
       {"--wdir", kGroup, "DIR", "working directory of the workers; default: the current one",
@@ -151,8 +151,8 @@ std::vector<Flag> EnvironmentFlags() {
       {"--module,-m", kGroup, "", "COMMAND is a Python module: run python3 -u -m COMMAND",
        SetModule},
       {"--agent-store", kGroup, "",
-       "serve PyTorch's store at MASTER_PORT from dtrain itself; by\n"
-       "default rank 0 does",
+       "let dtrain serve PyTorch's store at MASTER_PORT; by default\n"
+       "rank 0 does",
        [](View v, RawLaunch& o) {
          bool on = false;
          absl::Status status = Set(v, on);
@@ -167,11 +167,11 @@ std::vector<Flag> SshFlags() {
   return {
       {"--ssh-config", kGroup, "FILE", "read FILE instead of ~/.ssh/config",
        [](View v, RawLaunch& o) { return Set(v, o.options.transport.ssh_config); }},
-      {"--ssh-port", kGroup, "PORT", "ssh port of hosts whose entry in the host list has none",
+      {"--ssh-port", kGroup, "PORT", "ssh port, unless the host list gives one",
        [](View v, RawLaunch& o) { return Set(v, 1, 65535, o.options.transport.ssh_port); }},
       {"--connect-timeout", kGroup, "TIME",
-       "time allowed to reach a host, default 10s. Until then it is tried\n"
-       "again if it boots or its name is not known yet",
+       "time allowed to reach a host, default 10s; until then, dtrain\n"
+       "retries a host that is booting or whose name is not known yet",
        [](View v, RawLaunch& o) { return Set(v, 100 * kMs, o.options.transport.connect_timeout); }},
       {"--rsh", kGroup, "COMMAND",
        "reach hosts with this command instead of ssh\n"
@@ -211,8 +211,8 @@ std::vector<Flag> OutputFlags() {
       {"--log-dir", kGroup, "DIR", "also write the stdout and stderr of each rank to files in DIR",
        [](View v, RawLaunch& o) { return Set(v, o.options.output.log_dir); }},
       {"--output", kGroup, "PATTERN",
-       "or name the files: %r rank, %R padded, %l local rank, %n node,\n"
-       "%h host, %j job, %s stream (logs/%h-%r.log)",
+       "also write files of this name: %r rank, %R padded, %l local rank,\n"
+       "%n node, %h host, %j job, %s stream (logs/%h-%r.log)",
        SetOutput},
       {"--show-ranks",
        kGroup,
@@ -228,7 +228,7 @@ std::vector<Flag> OutputFlags() {
        {"none", "all"}},
       {"--verbose,-v", kGroup, "", "print more: the rank table, and the time of each phase",
        [](View v, RawLaunch& o) { return Set(v, o.options.verbose); }},
-      {"--quiet,-q", kGroup, "", "no progress line, no warnings",
+      {"--quiet,-q", kGroup, "", "print no progress line and no warnings",
        [](View v, RawLaunch& o) { return Set(v, o.options.quiet); }},
       {"--dry-run", kGroup, "", "print where each rank would run, then exit",
        [](View v, RawLaunch& o) { return Set(v, o.options.job.dry_run); }},
@@ -241,8 +241,8 @@ std::vector<Flag> OutputFlags() {
        "0: any free port",
        [](View v, RawLaunch& o) { return Set(v, o.options.status_listen); }},
       {"--spool-limit", kGroup, "SIZE",
-       "output that a host keeps per rank and stream before the rank\n"
-       "has to wait; default 256M",
+       "unread output that a host keeps per rank and stream before the\n"
+       "rank must wait; default 256M",
        SetSpool},
   };
 }
@@ -282,21 +282,20 @@ std::vector<Flag> CodeFlags() {
   constexpr View kGroup = "Code";
   return {
       {"--stage", kGroup, "DIR",
-       "copy the files of DIR to all hosts first, what they lack of them,\n"
-       "and run the workers there",
+       "copy DIR to all hosts and run the workers there; only files that a\n"
+       "host lacks are sent",
        SetStage},
       {"--stage-keep", kGroup, "", "leave the copies on the hosts when the job has ended",
        [](View v, RawLaunch& o) { return Set(v, o.options.stage.keep); }},
-      {"--stage-quiet", kGroup, "", "do not say what was sent",
+      {"--stage-quiet", kGroup, "", "do not report what was sent",
        [](View v, RawLaunch& o) { return Set(v, o.options.stage.quiet); }},
-      {"--verify-code", kGroup, "DIR",
-       "start nothing unless all hosts have in DIR what this one has", SetVerifyCode},
-      {"--verify-code-warn", kGroup, "", "with --verify-code: only warn of hosts that differ",
+      {"--verify-code", kGroup, "DIR", "start only if DIR is the same on all hosts", SetVerifyCode},
+      {"--verify-code-warn", kGroup, "", "with --verify-code: only warn about hosts that differ",
        [](View v, RawLaunch& o) { return Set(v, o.options.stage.only_warn); }},
       {"--stage-exclude",
        kGroup,
        "PATTERN",
-       "not these files, as .gitignore has them; may be given again",
+       "leave out these files (.gitignore syntax); may be repeated",
        [](View v, RawLaunch& o) {
          o.options.stage.exclude.emplace_back(v);
          return absl::OkStatus();
@@ -306,14 +305,14 @@ std::vector<Flag> CodeFlags() {
       {"--stage-include",
        kGroup,
        "PATTERN",
-       "these too, though git ignores them; may be given again",
+       "copy these even if git ignores them; may be repeated",
        [](View v, RawLaunch& o) {
          o.options.stage.include.emplace_back(v);
          return absl::OkStatus();
        },
        {},
        /*repeats=*/true},
-      {"--stage-limit", kGroup, "SIZE", "refuse more than that; default 100M and 20000 files",
+      {"--stage-limit", kGroup, "SIZE", "maximum to copy; default 100M and 20000 files",
        SetStageLimit},
   };
 }
@@ -322,49 +321,49 @@ std::vector<Flag> RestartFlags() {
   constexpr View kGroup = "Restarts";
   return {
       {"--max-restarts", kGroup, "N",
-       "start all workers again, up to N times, after a rank failed or a\n"
-       "host was lost (exit code 208 when none are left); default 0",
+       "restart all workers, up to N times, after a rank fails or a host\n"
+       "is lost; then end with exit code 208; default 0",
        [](View v, RawLaunch& o) { return Set(v, 0, 1000000, o.options.restarts.max_restarts); }},
       {"--restart-on",
        kGroup,
        "LIST",
-       "what to restart after: failure (of a rank), node (lost), stall\n"
-       "(--collective-timeout); default all",
+       "restart after: failure (of a rank), node (a lost host), stall\n"
+       "(exit code 205); default all",
        SetRestartOn,
        {"failure", "node", "stall", "all"}},
       {"--restart-window", kGroup, "TIME",
-       "a restart counts towards --max-restarts for TIME; default 24h, 0\n"
-       "for ever",
+       "a restart counts towards --max-restarts for TIME; default 24h;\n"
+       "0: for ever",
        [](View v, RawLaunch& o) {
          return Set(v, Duration::zero(), o.options.restarts.restart_window);
        }},
-      {"--no-restart-on", kGroup, "CODES", "exit codes of a rank that end the job, such as 2,64-78",
+      {"--no-restart-on", kGroup, "CODES", "no restart after these exit codes of a rank: 2,64-78",
        [](View v, RawLaunch& o) {
          auto codes = ParseRanges(v, 255);
          if (codes.ok()) o.options.restarts.never_on = *std::move(codes);
          return codes.status();
        }},
       {"--backoff", kGroup, "TIME[:TIME]",
-       "pause before a restart, doubled after each short attempt, and\n"
-       "the longest; default 1s:60s",
+       "pause before a restart, doubled after each short attempt, and the\n"
+       "longest pause; default 1s:60s",
        SetBackoff},
-      {"--min-uptime", kGroup, "TIME", "an attempt that ran for less is a short one, default 60s",
+      {"--min-uptime", kGroup, "TIME", "attempts below TIME are short (see --backoff); default 60s",
        [](View v, RawLaunch& o) {
          return Set(v, Duration::zero(), o.options.restarts.min_uptime);
        }},
       {"--scale-up",
        kGroup,
        "",
-       "with -N MIN:MAX: start a job that goes on without some hosts again,\n"
-       "once they are back for TIME (default 5m) and rank 0 has written\n"
-       "DTRAIN_CHECKPOINT_FILE since its last start; costs no restart",
+       "with -N MIN:MAX: restart on all hosts once lost ones have been back\n"
+       "for TIME (default 5m) and the next checkpoint is complete\n"
+       "(DTRAIN_CHECKPOINT_FILE); does not count towards --max-restarts",
        SetScaleUp,
        {},
        /*repeats=*/false,
        "TIME"},
       {"--state-dir", kGroup, "DIR",
-       "where hosts keep the state of dtrain.elastic for a restart; may be\n"
-       "shared; default ~/.cache/dtrain/state of each host",
+       "where hosts keep dtrain.elastic's state for a restart; may be\n"
+       "shared; default ~/.cache/dtrain/state on each host",
        SetStateDir},
       {"--join-timeout", kGroup, "TIME", "how long a restart waits for enough hosts, default 10m",
        [](View v, RawLaunch& o) { return Set(v, kSecond, o.options.restarts.join_timeout); }},
@@ -378,44 +377,44 @@ std::vector<Flag> DetachFlags() {
        "print the job's id when its workers run, and leave it running;\n"
        "dtrain attach, logs, wait and stop take that id",
        [](View v, RawLaunch& o) { return Set(v, o.options.detach.on); }},
-      {"--no-wait", kGroup, "", "with -d: do not wait until the workers run",
+      {"--no-wait", kGroup, "", "with -d: return before the workers run",
        [](View v, RawLaunch& o) { return Set(v, o.options.detach.no_wait); }},
       {"--launcher-on", kGroup, "[USER@]HOST",
        "with -d: run the launcher on HOST, so that this machine may be\n"
        "switched off; dtrain must be installed there",
        [](View v, RawLaunch& o) { return Set(v, o.options.detach.launcher_on); }},
-      {"--name", kGroup, "NAME", "with -d: another name for the job, of which one may run",
+      {"--name", kGroup, "NAME", "with -d: a second name, unique among running jobs",
        [](View v, RawLaunch& o) { return Set(v, o.options.detach.name); }},
       {"--key", kGroup, "KEY",
-       "with -d: the same key and command line is the same job, however\n"
-       "often it is launched",
+       "with -d: idempotency key: launching again with the same key and\n"
+       "command line returns the existing job",
        [](View v, RawLaunch& o) { return Set(v, o.options.detach.key); }},
       {"--on-end", kGroup, "COMMAND",
-       "run this here when the job has ended, with DTRAIN_JOB_ID,\n"
+       "run COMMAND here when the job has ended, with DTRAIN_JOB_ID,\n"
        "DTRAIN_EXIT_CODE and DTRAIN_SUMMARY in its environment",
        [](View v, RawLaunch& o) { return Set(v, o.options.detach.on_end); }},
-      {"--on-end-timeout", kGroup, "TIME", "end that command when it has run so long; default 1h",
+      {"--on-end-timeout", kGroup, "TIME", "end that command after TIME; default 1h",
        [](View v, RawLaunch& o) { return Set(v, kSecond, o.options.detach.on_end_timeout); }},
       {"--away", kGroup, "TIME",
        "with -d: how long workers run on without a launcher; default 1h,\n"
-       "with --max-restarts or --spare the lease",
+       "or the lease with --max-restarts or --spare",
        [](View v, RawLaunch& o) {
          Duration away{};
          absl::Status set = Set(v, kSecond, away);
          if (set.ok() && away > kLongestAway) {
            return absl::InvalidArgumentError(
-               "at most 30d: workers that nobody hears of are not to run for ever");
+               "at most 30d, so that orphaned workers do not run for ever");
          }
          o.options.detach.away = away;
          return set;
        }},
       {"--log-limit", kGroup, "SIZE",
-       "with -d: how much of the job's output is kept for dtrain logs; of\n"
-       "more, the oldest is removed; default 4G",
+       "with -d: output kept for dtrain logs; beyond that, the oldest is\n"
+       "removed; default 4G",
        SetLogLimit},
       {"--keep", kGroup, "",
-       "with -d: keep the job until dtrain rm; dtrain prune and the ends\n"
-       "of other jobs do not remove it",
+       "with -d: keep the ended job until dtrain rm; neither dtrain prune\n"
+       "nor later jobs remove it",
        [](View v, RawLaunch& o) { return Set(v, o.options.detach.keep); }},
   };
 }
@@ -424,47 +423,50 @@ std::vector<Flag> TimeFlags() {
   constexpr View kGroup = "Time and failure";
   return {
       {"--start-timeout", kGroup, "TIME",
-       "time until all workers must run, default 2m. If given, hosts that\n"
-       "cannot be reached yet are tried again for as long",
+       "fail unless all workers run within TIME, default 2m; if given,\n"
+       "dtrain also retries unreachable hosts for that long",
        [](View v, RawLaunch& o) {
          o.options.job.retry_each = false;
          return Set(v, kSecond, o.options.job.start_timeout);
        }},
       {"--min-nodes", kGroup, "N",
-       "leave out hosts that cannot be reached, if at least N can;\n"
-       "once N are there, the others have 30s. Default: all hosts",
-       [](View v, RawLaunch& o) { return Set(v, 1, hosts::kMaxHosts, o.options.job.min_nodes); }},
+       "leave out unreachable hosts if at least N join; once N have, the\n"
+       "others get 30s. Default: all must join",
+       [](View v, RawLaunch& o) {
+         o.least_nodes = 0;
+         return Set(v, 1, hosts::kMaxHosts, o.options.job.min_nodes);
+       }},
       {"--wait", kGroup, "TIME",
        "wait this long for GPUs and cores held by other jobs (on hosts\n"
        "with a resident agent); default 0: fail at once",
        [](View v, RawLaunch& o) { return Set(v, Duration::zero(), o.options.job.wait); }},
-      {"--lease", kGroup, "TIME", "silence after which a host is lost, default 15s",
+      {"--lease", kGroup, "TIME", "a host that is silent for TIME is lost; default 15s",
        [](View v, RawLaunch& o) {
          absl::Status set = Set(v, kSecond, o.options.job.lease);
          o.options.transport.silence =
              std::max(transport::WayOptions().silence, o.options.job.lease);
          return set;
        }},
-      {"--grace", kGroup, "TIME", "time between TERM and KILL when the job ends, default 30s",
+      {"--grace", kGroup, "TIME", "time from SIGTERM to SIGKILL when the job ends, default 30s",
        [](View v, RawLaunch& o) {
          o.options.grace_asked = true;
          return Set(v, Duration::zero(), o.options.job.grace);
        }},
       {"--grace-limit", kGroup, "TIME",
-       "the same while the ranks still write files, default 10m;\n"
-       "0: no more than --grace",
+       "the same while ranks still write files, default 10m;\n"
+       "0: as --grace",
        [](View v, RawLaunch& o) { return Set(v, Duration::zero(), o.options.job.grace_limit); }},
       {"--exit-timeout", kGroup, "TIME",
        "end the job if others still run this long after a rank exited\n"
-       "with 0; 0: never. If not given: warn after 30s, and end only a\n"
-       "job that waits for that rank",
+       "with 0; 0: never. Default: warn after 30s, and end only jobs that\n"
+       "wait for that rank",
        [](View v, RawLaunch& o) {
          o.options.job.exit_timeout_ends_job = true;
          return Set(v, Duration::zero(), o.options.job.exit_timeout);
        }},
       {"--collective-timeout", kGroup, "TIME",
        "end the job (exit code 205) if a libdtrain collective takes\n"
-       "this long; in any case, warn after 60s",
+       "this long; always warn after 60s",
        [](View v, RawLaunch& o) { return Set(v, kSecond, o.options.job.collective_timeout); }},
       {"--timeout", kGroup, "TIME", "end the job after this long (exit code 209)",
        [](View v, RawLaunch& o) { return Set(v, kMs, o.options.job.time_limit); }},

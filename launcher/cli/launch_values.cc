@@ -35,6 +35,8 @@ constexpr Duration kShortestScaleUp = std::chrono::seconds(1);
 
 // N or MIN:MAX.
 absl::Status SetNodes(View value, RawLaunch& out) {
+  // A stronger source's -N ends the range of a weaker one, but not its --min-nodes.
+  if (std::exchange(out.least_nodes, 0) != 0) out.options.job.min_nodes = 0;
   const size_t colon = value.find(':');
   if (colon == View::npos) return Set(value, 1, hosts::kMaxHosts, out.options.job.plan.nodes);
   uint32_t least = 0, most = 0;
@@ -45,7 +47,7 @@ absl::Status SetNodes(View value, RawLaunch& out) {
     return set;
   }
   out.options.job.plan.nodes = most;
-  if (least < most) out.options.job.min_nodes = least;
+  if (least < most) out.options.job.min_nodes = out.least_nodes = least;
   return absl::OkStatus();
 }
 

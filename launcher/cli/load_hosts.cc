@@ -125,6 +125,15 @@ absl::Status ChooseHosts(LaunchOptions& options) {
   return absl::OkStatus();
 }
 
+// -N MIN:MAX, or -N MAX with --min-nodes, is as many as the list has, those of --spare aside.
+void LimitNodes(LaunchOptions& options) {
+  std::optional<uint32_t>& nodes = options.job.plan.nodes;
+  if (!nodes || options.local || options.job.min_nodes == 0) return;
+  const auto listed = static_cast<uint32_t>(options.hosts.entries.size());
+  const uint32_t left = listed - std::min(listed, options.spares);
+  nodes = std::min(*nodes, std::max(left, options.job.min_nodes));
+}
+
 absl::Status LoadRankfile(LaunchOptions& options, const Surroundings& surroundings) {
   if (options.rankfile.empty()) return absl::OkStatus();
   absl::StatusOr<std::string> text = Read("--rankfile", options.rankfile, surroundings);
@@ -158,6 +167,7 @@ absl::Status LoadHosts(LaunchOptions& options, const Surroundings& surroundings)
   absl::Status status = FindHosts(options, surroundings);
   if (status.ok()) status = ChooseHosts(options);
   if (!status.ok()) return absl::InvalidArgumentError(status.message());
+  LimitNodes(options);
   return LoadRankfile(options, surroundings);
 }
 

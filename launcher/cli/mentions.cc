@@ -120,8 +120,10 @@ absl::Status CollectEnvironment(const Surroundings& surroundings, Mentions& ment
       Append(flag, std::string(value), words);
       continue;
     }
-    for (absl::string_view part : absl::StrSplit(value, ',')) {
-      Append(flag, std::string(part), words);
+    // Lines may have commas in them.
+    const bool lines = value.find('\n') != absl::string_view::npos;
+    for (absl::string_view part : absl::StrSplit(value, lines ? '\n' : ',')) {
+      if (!lines || !part.empty()) Append(flag, std::string(part), words);
     }
   }
   return Collect(kEnvironment, words, nullptr, mentions);

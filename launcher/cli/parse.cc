@@ -147,6 +147,14 @@ absl::Status SetPart(std::vector<RawProgram>& programs, const std::vector<std::s
     part.set_node_caches(v1::NODE_CACHES_AUTO);
   }
   if (part.spool_limit_bytes() == 0) part.set_spool_limit_bytes(kDefaultSpoolBytes);
+  const auto names_mps = [](const v1::EnvVar& variable) {
+    return variable.name() == "CUDA_MPS_PIPE_DIRECTORY";
+  };
+  bool mps = std::any_of(part.env().begin(), part.env().end(), names_mps);
+  for (const v1::Program& program : part.programs()) {
+    mps = mps || std::any_of(program.env().begin(), program.env().end(), names_mps);
+  }
+  raw.options.job.plan.mps = mps;
   return absl::OkStatus();
 }
 

@@ -36,12 +36,11 @@ absl::StatusOr<RawProgram> ParseOne(std::vector<std::string>& rest, size_t numbe
   absl::StatusOr<Words> words = SplitWords(ProgramFlags(), rest);
   if (!words.ok()) {
     const bool whole_job = SplitWords(LaunchFlags(), rest).ok();
-    return At(number,
-              absl::StrCat(words.status().message(),
-                           whole_job ? ". After ':' only -np, -x, --wdir, --gpus-per-rank, "
-                                       "--hosts, -m and --container with its kin may stand; "
-                                       "give the others before the first program"
-                                     : ""));
+    return At(number, absl::StrCat(words.status().message(),
+                                   whole_job ? ". After ':' only -np, -x, --wdir, --gpus-per-rank, "
+                                               "--hosts, -m and the --container flags are allowed; "
+                                               "give the others before the first program"
+                                             : ""));
   }
   absl::StatusOr<std::vector<Given>> given = ParseFlags(ProgramFlags(), words->flags);
   if (!given.ok()) return At(number, given.status().message());

@@ -13,6 +13,7 @@
 #include "common/os/unique_fd.h"
 #include "launcher/cli/options.h"
 #include "launcher/cli/slurm_job.h"
+#include "launcher/cli/written_by.h"
 #include "launcher/hosts/hostfile.h"
 
 namespace dtrain::cli {
@@ -55,12 +56,8 @@ absl::Status CheckConfig(const std::string& path) {
       if (errno == ENOENT || errno == ENOTDIR) return absl::NotFoundError(path);
       return PosixError(errno, absl::StrCat("look at ", each));
     }
-    if (info.st_uid != 0 && info.st_uid != geteuid()) {
-      return absl::PermissionDeniedError(absl::StrCat(each, " belongs to user id ", info.st_uid));
-    }
-    if ((info.st_mode & 002) != 0 && (info.st_mode & S_ISVTX) == 0) {
-      return absl::PermissionDeniedError(absl::StrCat(each, " can be written by everybody"));
-    }
+    const std::string who = WhoElseWrites(info, geteuid());
+    if (!who.empty()) return absl::PermissionDeniedError(absl::StrCat(each, " ", who));
     each.resize(each.rfind('/'));
   }
   return absl::OkStatus();

@@ -99,7 +99,13 @@ void ElasticCore::On(const RunOver& over) {
                         over.verdict.kind == Kind::kNode && state_ != State::kEnd;
   if (was_lost) book_.Deny(now_, run->host, over.dead_at);
   book_.NotBefore(now_, run->host, over.dead_at);
+  // New workers would find GPUs and ports taken by the old ones.
+  if (LeavesBehind(over.verdict)) book_.NotBefore(now_, run->host, kNever);
   if (state_ == State::kEnd) return;
+  if (LeavesBehind(over.verdict)) {
+    out_.Say(
+        absl::StrCat(run->host, " is not used again: not all of its processes could be ended"));
+  }
   if (run->ending) return OnHosts(kHostsAdded);  // it may be used again
   if (over.verdict.kind == Kind::kSuccess) {
     for (uint32_t i = 0; i < run->records.size(); ++i) {
@@ -309,15 +315,15 @@ void ElasticCore::LeaveLateOut() {
   Settle();
 }
 
-// One Ctrl-C after the time limit kills, as in other jobs.
+// One Ctrl-C after the time limit kills, as in other jobs: also runs that were ending before it.
 void ElasticCore::End(Ending ending) {
   const bool cancels = ending.verdict.kind == Kind::kTimeLimit;
   failures_.EndWith(std::move(ending));
   state_ = State::kEnd;
   for (auto& [id, run] : runs_.all()) {
-    if (run.lives() && run.Count(Record::kSuccess) < run.records.size()) {
-      out_.Stop(id, run, "the job is over", cancels);
-    }
+    if (run.over) continue;
+    const bool works = !run.ending && run.Count(Record::kSuccess) < run.records.size();
+    if (works || cancels) out_.Stop(id, run, "the job is over", cancels);
   }
 }
 

@@ -85,7 +85,7 @@ struct BeginRun {
 struct EndRun {
   RunId run;
   std::string why;
-  bool cancels = false;  // see job::EndAsked
+  bool cancels = false;  // see job::EndAsked; may follow one that does not
 };
 // To the doors of all these runs.
 struct OpenRound {

@@ -16,12 +16,6 @@ namespace {
 
 constexpr size_t kMostDepartures = 3;  // named in one line
 
-// A rank's own exit code may be 204, too.
-bool LeavesBehind(const job::Verdict& verdict) {
-  return verdict.left_behind ||
-         (verdict.kind == job::Verdict::Kind::kNode && verdict.exit_code == kExitCleanup);
-}
-
 // Of a run that was told to end, or whose workers all succeeded, nothing is to be learned.
 bool SaysWhy(const job::Verdict& verdict) {
   using Kind = job::Verdict::Kind;
@@ -67,6 +61,12 @@ Failure Absence(RunId id, const Run& run, Duration limit) {
   failure.verdict = MakeVerdict(job::Verdict::Kind::kStartTimeout, kExitRendezvous,
                                 absl::StrCat(run.host, ": ", failure.cause));
   return failure;
+}
+
+// A rank's own exit code may be 204, too.
+bool LeavesBehind(const job::Verdict& verdict) {
+  return verdict.left_behind ||
+         (verdict.kind == job::Verdict::Kind::kNode && verdict.exit_code == kExitCleanup);
 }
 
 bool IsForTheUser(const job::Verdict& verdict) {
@@ -122,7 +122,10 @@ void Failures::Leave(std::string host, std::string why) {
 // The first report of a rank's end may only be an effect of what its host reports at the end.
 void Failures::OnOver(const RunOver& over, const Run& run) {
   dead_at_ = std::max(dead_at_, over.dead_at);
-  if (LeavesBehind(over.verdict)) left_behind_.push_back(over.verdict.message);
+  if (LeavesBehind(over.verdict)) {
+    left_behind_.push_back(over.verdict.message);
+    causes_.insert_or_assign(run.host, "not all of its processes could be ended");
+  }
   if (!first_ || first_->run != over.run || !SaysWhy(over.verdict)) return;
   const std::string cause = over.cause.empty() ? first_->cause : over.cause;
   *first_ = FailureOf(over, run);

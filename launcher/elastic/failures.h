@@ -29,6 +29,8 @@ Failure FailureOf(const RunOver& over, const Run& run);
 Failure Withdrawal(RunId id, const Run& run, uint32_t local_rank);
 // Its workers did not come to their door by then.
 Failure Absence(RunId id, const Run& run, Duration limit);
+// Processes of the job may still be on the host.
+bool LeavesBehind(const job::Verdict& verdict);
 // Only the user can mend it: no other host would do better.
 bool IsForTheUser(const job::Verdict& verdict);
 

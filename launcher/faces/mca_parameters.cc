@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <iterator>
+#include <optional>
 #include <vector>
 
 #include "absl/strings/ascii.h"
@@ -12,6 +13,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "common/base/text.h"
+#include "launcher/hosts/kubernetes.h"
 
 namespace dtrain::faces {
 namespace {
@@ -123,18 +125,17 @@ McaParameters ParametersOfEnvironment(const LineBuilder& line,
   if (!says("oversubscribe")) take(kOversubscribe);
   // --cores-per-rank contradicts `none`.
   if (!says("bind") && !says("cores-per-rank")) take(kBindings);
-  // In an MPIJob they are the operator's, and describe the allocation. Old operators say so only by
-  // this script.
-  if (Variable(surroundings, "K_MPI_JOB_ROLE") == "launcher" ||
-      absl::EndsWith(Variable(surroundings, "OMPI_MCA_plm_rsh_agent"), "/kubexec.sh")) {
-    return set;
-  }
-  const bool hosts = line.Has("host") || line.Has("hostfile");
+  // In an MPIJob they are the operator's, and describe the allocation.
+  const auto env = [&](const std::string& name) {
+    return std::optional<std::string>(Variable(surroundings, name));
+  };
+  if (!hosts::MpiLauncherSign(env).empty()) return set;
+  const bool named = line.Has("host") || line.Has("hostfile");
   const bool others = says("hosts") || says("hostfile");
   // Open MPI takes a site's default only where no resource manager has given it hosts.
-  if (!hosts && !others && !IsAllocated(surroundings)) take(kHostfiles);
+  if (!named && !others && !IsAllocated(surroundings)) take(kHostfiles);
   // Without hosts all ranks run here, or where an allocation has its own way to reach them.
-  if (!hosts && !others && set.hostfile.empty()) return set;
+  if (!named && !others && set.hostfile.empty()) return set;
   const bool chosen = says("rsh") || says("ssh-port") || says("ssh-config") || says("agent") ||
                       line.Has("launcher-exec");
   if (chosen) return set;

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
@@ -26,11 +27,14 @@
 #include "launcher/detached/launcher_log.h"
 #include "launcher/history/output_flags.h"
 #include "launcher/output/line_splitter.h"
+#include "launcher/output/log_files.h"
 #include "launcher/output/router.h"
 #include "launcher/report/write_result.h"
+#include "launcher/status/left_workers.h"
 #include "launcher/status/log_printer.h"
 #include "launcher/status/look_watch.h"
 #include "launcher/status/print.h"
+#include "launcher/status/tables.h"
 #include "launcher/story/care.h"
 #include "launcher/story/find.h"
 #include "launcher/story/output.h"
@@ -290,6 +294,14 @@ class Attachment {
           job_.id(), " has ended, but its summary.json is damaged: its exit code is not known")));
     }
     shown_->End(job_.id(), entry->exit_code(), report::ReportOf(*summary));
+    const Json json = Json::parse(*summary, nullptr, /*allow_exceptions=*/false);
+    for (const Json& warning : status::At(json, "warnings")) {
+      if (!warning.is_string()) continue;
+      const auto& text = warning.get_ref<const std::string&>();
+      if (absl::StartsWith(text, output::kLackBegins)) shown_->Say(Escape(text, kMostSaid));
+    }
+    const std::string left = status::LeftWorkersOf(job_);
+    if (!left.empty()) shown_->Say(left);
     End(entry->exit_code());
   }
 

@@ -31,6 +31,7 @@
 #include "launcher/history/tables.h"
 #include "launcher/status/commands.h"
 #include "launcher/status/find_job.h"
+#include "launcher/status/left_workers.h"
 #include "launcher/status/look_watch.h"
 #include "launcher/status/print.h"
 #include "launcher/status/tables.h"
@@ -203,8 +204,9 @@ void Look(const Options& options, Waited& waited, status::LookWatch& watch) {
       return;
     }
     waited.code = entry->exit_code();
-    if (!options.json)
-      Say(absl::StrCat(waited.job.id(), " has ended with exit code ", *waited.code));
+    if (options.json) return;
+    Say(absl::StrCat(waited.job.id(), " has ended with exit code ", *waited.code));
+    Say(status::LeftWorkersOf(waited.job));
     return;
   }
   const auto note = waited.care.Look(Clock::now(), [&] { watch.Beat(); });

@@ -144,18 +144,28 @@ absl::Status NoNames(absl::string_view why) {
 
 }  // namespace
 
+std::string MpiLauncherSign(const EnvLookup& env) {
+  const std::string role = Get(env, "K_MPI_JOB_ROLE");
+  if (role == "launcher") return "K_MPI_JOB_ROLE";
+  if (Get(env, "OMPI_MCA_plm_rsh_agent") == kKubexec) return "OMPI_MCA_plm_rsh_agent";
+  // Trainer v2 names no role. Its pods are those of Indexed Jobs, and only the launcher's container
+  // is given the hostfile.
+  const bool trainer = role.empty() && !Get(env, "JOB_COMPLETION_INDEX").empty();
+  if (!trainer || Get(env, "OMPI_MCA_orte_default_hostfile") != kMpiHostfile) return "";
+  return "OMPI_MCA_orte_default_hostfile";
+}
+
 absl::StatusOr<std::optional<Allocation>> ReadMpiJob(const EnvLookup& env, const FileReader& read) {
-  const bool old_launcher = Get(env, "OMPI_MCA_plm_rsh_agent") == kKubexec;
-  if (Get(env, "K_MPI_JOB_ROLE") != "launcher" && !old_launcher) return std::nullopt;
-  auto named =
-      FirstSet(env, {"OMPI_MCA_orte_default_hostfile", "I_MPI_HYDRA_HOST_FILE", "HYDRA_HOST_FILE"});
+  const std::string sign = MpiLauncherSign(env);
+  if (sign.empty()) return std::nullopt;
+  auto named = FirstSet(env, {"OMPI_MCA_orte_default_hostfile", "PRTE_MCA_prte_default_hostfile",
+                              "I_MPI_HYDRA_HOST_FILE", "HYDRA_HOST_FILE"});
   const std::string path = named ? named->value : std::string(kMpiHostfile);
   absl::StatusOr<std::string> text = read(path);
   if (!text.ok()) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "this is the launcher pod of an MPIJob, but ", text.status().message(),
-        ", so its hosts are not known; name them with --hosts or --hostfile, or unset ",
-        old_launcher ? "OMPI_MCA_plm_rsh_agent" : "K_MPI_JOB_ROLE"));
+        "this is the launcher pod of an MPI job, but ", text.status().message(),
+        ", so its hosts are not known; name them with --hosts or --hostfile, or unset ", sign));
   }
   const Source source = Source::File(path);
   HostListBuilder builder(source);

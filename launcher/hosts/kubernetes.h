@@ -3,11 +3,16 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "launcher/hosts/allocation.h"
 
 namespace dtrain::hosts {
+
+// The variable that shows that we are in the launcher pod of the MPI operator's job, or of Kubeflow
+// Trainer's; empty: we are not.
+std::string MpiLauncherSign(const EnvLookup& env);
 
 // The workers of the MPI operator's job in whose launcher pod we are; none when this is no such
 // pod.

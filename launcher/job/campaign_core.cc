@@ -77,6 +77,8 @@ CampaignCore::CampaignCore(CampaignOptions options, const CampaignPast& past, Ti
   if (!past.scale_up.empty()) scales_up_ = EndAttempt{past.scale_up, past.back};
   for (const AttemptRecord& record : past.ended) {
     ended_.push_back(record);
+    // The last one ran with these: a host that was lost before it had come back.
+    if (past.pauses && ended_.size() == past.ended.size()) hosts_.OnRuns(past.seats);
     hosts_.Count(record);
     hosts_.Welcome(record);
     BackOff();
@@ -213,7 +215,12 @@ void CampaignCore::On(const AttemptEnded& end) {
 }
 
 void CampaignCore::On(const StopAsked& asked) {
-  if (!IsStop(asked.signal)) return;
+  if (!IsStop(asked.signal)) {
+    // Else the attempt passes it on, or says that it cannot.
+    if (state_ != State::kPause) return;
+    return Say(absl::StrCat("dtrain: warning: ", SignalName(asked.signal),
+                            " is ignored: no worker is running now"));
+  }
   stop_signal_ = asked.signal;
   stop_from_ = asked.from;
   scale_up_.End();

@@ -81,6 +81,11 @@ void Cancels::OnEndAsked(const Event& event) {
   stop_.Cancel(SignalVerdict(SIGTERM, why));
 }
 
+// It ends already; only the wait for that becomes shorter.
+void Cancels::OnEndAskedStopping(const Event& event) {
+  if (std::get<EndAsked>(event).cancels) OnEndAsked(event);
+}
+
 void Cancels::OnOutputFailed(const Event& event) {
   stop_.OutputGone(SignalVerdict(
       SIGPIPE, absl::StrCat("the output cannot be written: ", std::get<OutputFailed>(event).why)));

@@ -19,6 +19,7 @@ class Cancels {
   void OnSignal(const Event& event);
   void OnSignalStopping(const Event& event);
   void OnEndAsked(const Event& event);
+  void OnEndAskedStopping(const Event& event);
   void OnOutputFailed(const Event& event);
 
   TimePoint NextDeadline() const;

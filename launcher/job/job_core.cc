@@ -216,7 +216,7 @@ constexpr Row kTable[] = {
     {kDrained,       "",           {kIgnore,                      kIgnore,                        kIgnore,                        On<&StopPhase::OnDrained>,      On<&StopPhase::OnDrained>,      On<&StopPhase::OnDrained>}},
     {kSign,          "",           {kIgnore,                      kIgnore,                        kIgnore,                        On<&RunPhase::OnSign>,          On<&RunPhase::OnSign>,          On<&RunPhase::OnSign>}},
     {kSignal,        "",           {On<&Cancels::OnSignal>,       On<&Cancels::OnSignal>,         On<&Cancels::OnSignal>,         On<&Cancels::OnSignal>,         On<&Cancels::OnSignal>,         On<&Cancels::OnSignalStopping>}},
-    {kEndAsked,      "",           {On<&Cancels::OnEndAsked>,     On<&Cancels::OnEndAsked>,       On<&Cancels::OnEndAsked>,       On<&Cancels::OnEndAsked>,       On<&Cancels::OnEndAsked>,       kIgnore}},
+    {kEndAsked,      "",           {On<&Cancels::OnEndAsked>,     On<&Cancels::OnEndAsked>,       On<&Cancels::OnEndAsked>,       On<&Cancels::OnEndAsked>,       On<&Cancels::OnEndAsked>,       On<&Cancels::OnEndAskedStopping>}},
     {kOutputFailed,  "",           {On<&Cancels::OnOutputFailed>, On<&Cancels::OnOutputFailed>,   On<&Cancels::OnOutputFailed>,   On<&Cancels::OnOutputFailed>,   On<&Cancels::OnOutputFailed>,   On<&Cancels::OnOutputFailed>}},
     {kSlept,         "",           {On<&OwnPauses::OnSlept>,      On<&OwnPauses::OnSlept>,        On<&OwnPauses::OnSlept>,        On<&OwnPauses::OnSlept>,        On<&OwnPauses::OnSlept>,        On<&OwnPauses::OnSlept>}},
     // Deadlines are looked at after every event, so a Tick itself does nothing.

@@ -62,11 +62,16 @@ void LeaseWatch::Hear(NodeId id) {
   const Duration silence = cluster_.now() - node.last_heard;
   node.last_heard = cluster_.now();
   if (!node.by_stream) heard_any_ = cluster_.now();
-  if (!node.by_stream && std::exchange(cut_off_, false)) {
-    excused_until_ = cluster_.now() + cluster_.options().lease;
+  if (!node.by_stream) {
+    const bool is_first = std::exchange(unheard_, false);
+    if (std::exchange(cut_off_, false) || is_first) {
+      excused_until_ = cluster_.now() + cluster_.options().lease;
+    }
   }
   if (!cluster_.view(id).suspect) return;
   cluster_.SetSuspect(id, false);
+  // What was asked while it was silent may not have reached its shepherd.
+  if (node.asked_at != kNever) node.asked_at = cluster_.now();
   LookAt(id, SuspectAt(node));
   out_.Warn(absl::StrCat(cluster_.host(id), ": heard from again after ", FormatSeconds(silence)));
 }

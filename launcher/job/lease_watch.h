@@ -31,6 +31,9 @@ class LeaseWatch {
   // that the end of its stream counts, not its silence.
   void Watch(NodeId node, bool same_machine);
   void Forget(NodeId node);
+  // Nobody has been heard by this launcher yet, which took the job over: as after a cut, the first
+  // node that is heard gives the others a lease.
+  void BeginUnheard() { unheard_ = cluster_.options().away > cluster_.options().lease; }
   void OnMessage(const AgentMessage& message);  // any
   void OnMessage(const ShepherdMessage& message);
   void OnWelcome(const AgentMessage& message);
@@ -78,8 +81,9 @@ class LeaseWatch {
   Out& out_;
   std::vector<Node> nodes_;
   TimePoint beat_at_;
-  TimePoint heard_any_;      // of the nodes whose silence counts
-  bool cut_off_ = false;     // as told
+  TimePoint heard_any_;   // of the nodes whose silence counts
+  bool cut_off_ = false;  // as told
+  bool unheard_ = false;
   TimePoint excused_until_;  // all of them, after that
   // When to look at which node: never too late, and too early where it was heard since, so that a
   // message moves nothing here. Of a node's entries that with its `due` counts.

@@ -9,6 +9,7 @@
 namespace dtrain::job {
 
 void Takeover::Begin(const v1::AttemptRuns& runs) {
+  lease_watch_.BeginUnheard();
   SetPlan(runs);
   const bool ran = runs.nodes_size() > 0;
   for (const plan::PlannedNode& each : cluster_.plan().nodes) {

@@ -48,9 +48,12 @@ constexpr Duration kLeavePatience = std::chrono::seconds(10);
 // A file server that fails over takes some seconds.
 constexpr std::chrono::seconds kFolderAnswers(10);
 
-bool HasJob(const v1::NodeReport& report, const std::string& id) {
-  return std::any_of(report.jobs().begin(), report.jobs().end(),
-                     [&](const v1::JobOnNode& job) { return job.job_id() == id; });
+// The account that the launch names for this host; empty: none, or a certificate says it.
+std::string AccountOn(const hosts::HostList& list, const std::string& host) {
+  for (const hosts::HostEntry& entry : list.entries) {
+    if (entry.host == host && entry.way != hosts::Way::kTcp) return entry.user;
+  }
+  return "";
 }
 
 // From here, and as the launcher will reach them.
@@ -74,7 +77,7 @@ absl::Status CheckNodes(const v1::MigrationOffer& offer) {
     if (!reports[i].ok()) {
       missing.push_back(absl::StrCat(host, ": ", Escape(reports[i].status().message(), 500)));
     } else if (nodes::Agents::IsResident(*reports[i]) &&
-               !HasJob(*reports[i], offer.spec().job_id())) {
+               !HasOwnJob(*reports[i], offer.spec().job_id(), AccountOn(launch.hosts, host))) {
       missing.push_back(absl::StrCat(host, ": its agent does not have the job"));
     }
   }
@@ -253,6 +256,12 @@ class Arrival {
 };
 
 }  // namespace
+
+bool HasOwnJob(const v1::NodeReport& report, const std::string& id, const std::string& account) {
+  return std::any_of(report.jobs().begin(), report.jobs().end(), [&](const v1::JobOnNode& job) {
+    return job.job_id() == id && !job.in_name() && (account.empty() || job.owner() == account);
+  });
+}
 
 int Arrive() {
   // The other end may go at any time.

@@ -9,10 +9,14 @@
 #include <chrono>
 #include <map>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "common/base/posix_error.h"
 #include "common/base/text.h"
 #include "common/os/fd.h"
@@ -28,6 +32,8 @@ constexpr size_t kMostFolders = 64;
 // For the launcher before us to be gone.
 constexpr Duration kLockPatience = std::chrono::seconds(1);
 constexpr size_t kMostHolder = 200;
+// Files that a message names.
+constexpr size_t kMostNamed = 3;
 
 }  // namespace
 
@@ -78,8 +84,10 @@ struct LogFiles::Directory {
 
   // A file is open only while it is written to: a job may have more streams than we may have
   // descriptors.
-  // DATA_LOSS: all is written, and somebody else has removed or changed what was there.
-  absl::Status Append(const std::string& name, absl::string_view bytes) {
+  // DATA_LOSS: all is written, and somebody else has removed or changed what was there. Leaves what
+  // is not written in `bytes`.
+  absl::Status Append(const std::string& name, absl::string_view& bytes) {
+    const absl::string_view all = bytes;
     const auto known = started.find(name);
     const bool first = known == started.end();
     std::string what = absl::StrCat("write the log file ", Escape(path), "/", name);
@@ -111,7 +119,9 @@ struct LogFiles::Directory {
       bytes.remove_prefix(static_cast<size_t>(n));
     }
     absl::Status closed = os::CloseWritten(std::move(file), what);
-    return closed.ok() ? changed : closed;
+    if (closed.ok()) return changed;
+    bytes = all;
+    return closed;
   }
 
   // A new file may get the number of the one that was removed: then it is shorter.
@@ -151,6 +161,7 @@ absl::Status LogFiles::Open() {
   directory_.reset();
   if (!names_.goes_on) return locked;
   failed_ = true;
+  without_ = locked;
   callbacks_.on_error(std::move(locked));
   return absl::OkStatus();
 }
@@ -211,15 +222,20 @@ void LogFiles::End(Rank rank, v1::StreamKind stream) {
 }
 
 void LogFiles::Queue(Rank rank, v1::StreamKind stream, std::string bytes) {
-  if (directory_ == nullptr) return;
+  if (directory_ == nullptr) {
+    if (!without_.ok()) Lose(names_.name(rank, stream), bytes.size(), without_);
+    return;
+  }
   queued_bytes_ += bytes.size();
   ++queued_writes_;
   auto write =
       std::make_shared<loop::Task>([this, alive = alive_, &loop = loop_, directory = directory_,
                                     name = names_.name(rank, stream), copy = std::move(bytes)] {
-        absl::Status status = directory->Append(name, copy);
-        loop.Post([this, alive, size = copy.size(), status = std::move(status)]() mutable {
-          if (*alive) Done(size, std::move(status));
+        absl::string_view rest = copy;
+        absl::Status status = directory->Append(name, rest);
+        loop.Post([this, alive, name, size = copy.size(), missing = rest.size(),
+                   status = std::move(status)]() mutable {
+          if (*alive) Done(name, size, missing, std::move(status));
         });
       });
   // Without a thread (a local job's workers may have taken all there are) the loop waits for the
@@ -227,13 +243,44 @@ void LogFiles::Queue(Rank rank, v1::StreamKind stream, std::string bytes) {
   if (!thread_.TryRun([write] { (*write)(); }).ok()) (*write)();
 }
 
-void LogFiles::Done(size_t bytes, absl::Status status) {
+void LogFiles::Done(const std::string& name, size_t bytes, size_t missing, absl::Status status) {
   queued_bytes_ -= bytes;
   --queued_writes_;
+  if (!status.ok() && !absl::IsDataLoss(status)) Lose(name, missing, status);
   bool& told = absl::IsDataLoss(status) ? changed_ : failed_;
   if (!status.ok() && !std::exchange(told, true)) callbacks_.on_error(std::move(status));
   if (callbacks_.on_progress) callbacks_.on_progress();
   if (queued_writes_ == 0 && when_idle_) std::exchange(when_idle_, nullptr)();
+}
+
+void LogFiles::Lose(const std::string& name, size_t bytes, const absl::Status& why) {
+  if (first_loss_.ok()) first_loss_ = why;
+  Loss& loss = losses_.try_emplace(name, Loss{absl::Now(), 0}).first->second;
+  loss.bytes += bytes;
+}
+
+std::string LogFiles::Lack() const {
+  std::vector<std::string> parts;
+  if (!losses_.empty()) parts.emplace_back(first_loss_.message());
+  size_t named = 0;
+  for (const auto& [name, loss] : losses_) {
+    if (named == kMostNamed) break;
+    ++named;
+    parts.push_back(absl::StrCat(
+        Escape(name),
+        loss.bytes > 0 ? absl::StrCat(" lacks ", Count(loss.bytes, "byte")) : " is not written",
+        " since ", absl::FormatTime("%Y-%m-%d %H:%M:%S", loss.since, absl::LocalTimeZone())));
+  }
+  if (losses_.size() > named) {
+    parts.push_back(absl::StrCat(Count(losses_.size() - named, "more file"), " too"));
+  }
+  if (queued_writes_ > 0) {
+    parts.push_back(absl::StrCat("the disk of ", Escape(names_.folder), " has not taken the last ",
+                                 Count(queued_bytes_, "byte")));
+  }
+  if (parts.empty()) return "";
+  if (absl::IsResourceExhausted(first_loss_)) parts.emplace_back("make room there");
+  return absl::StrCat(kLackBegins, " (", names_.flag, "): ", absl::StrJoin(parts, "; "));
 }
 
 void LogFiles::Finish(loop::Task task) {

@@ -13,6 +13,7 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "common/base/ids.h"
 #include "common/loop/loop.h"
 #include "common/loop/threads.h"
@@ -21,6 +22,9 @@
 #include "launcher/output/line_splitter.h"
 
 namespace dtrain::output {
+
+// Of what Lack says: people who were not there are told, too.
+inline constexpr absl::string_view kLackBegins = "output is missing in the log files";
 
 // Which files there are.
 struct LogNames {
@@ -64,14 +68,21 @@ class LogFiles {
   // No stream has more. Calls `task` when all that was given is written or has failed, and another
   // job may have the files.
   void Finish(loop::Task task);
+  // Which files lack what since when, and why; so does what is still not written. Empty: nothing.
+  std::string Lack() const;
 
  private:
   struct Directory;
+  struct Loss {
+    absl::Time since;
+    uint64_t bytes = 0;
+  };
   using StreamId = std::pair<uint32_t, int>;
 
   void FlushLine(const StreamId& id, LineSplitter& line);
   void Queue(Rank rank, v1::StreamKind stream, std::string bytes);
-  void Done(size_t bytes, absl::Status status);
+  void Done(const std::string& name, size_t bytes, size_t missing, absl::Status status);
+  void Lose(const std::string& name, size_t bytes, const absl::Status& why);
   absl::Status Lock();
   void Unlock();
 
@@ -80,8 +91,11 @@ class LogFiles {
   Callbacks callbacks_;
   size_t queued_bytes_ = 0;
   size_t queued_writes_ = 0;
-  bool failed_ = false;   // told
-  bool changed_ = false;  // told
+  bool failed_ = false;                 // told
+  bool changed_ = false;                // told
+  std::map<std::string, Loss> losses_;  // by file
+  absl::Status first_loss_;
+  absl::Status without_;  // why a job that goes on has no files
   loop::Task when_idle_;
   std::map<StreamId, LineSplitter> lines_;  // that have not ended, unless one_stream
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);

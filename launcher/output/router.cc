@@ -246,6 +246,13 @@ void OutputRouter::FlushLines() {
   }
 }
 
+std::string OutputRouter::MissingInFiles() const { return files_ == nullptr ? "" : files_->Lack(); }
+
+void OutputRouter::FinishFiles(loop::Task done) {
+  if (files_ == nullptr) return done();
+  files_->Finish(std::move(done));
+}
+
 void OutputRouter::Finish(loop::Task done) {
   ShowStatus("");
   FlushLines();

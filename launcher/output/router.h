@@ -76,6 +76,10 @@ class OutputRouter {
   void UserEndedLine();
   // Why output was first lost, such as a full disk. OK: none was; a reader that left loses nothing.
   const absl::Status& lost() const { return lost_; }
+  // What the log files lack, for the user; empty: nothing. After FinishFiles.
+  std::string MissingInFiles() const;
+  // Nothing more is delivered. Calls `done` when all of it is in the log files, or cannot be.
+  void FinishFiles(loop::Task done);
 
   // Lines without an end and tracebacks that are held back go out: what is said next comes after
   // all that was delivered.

@@ -66,6 +66,10 @@ std::string FormatRankTable(const Plan& plan) {
     }
     absl::StrAppend(&text, row.back(), "\n");
   }
+  if (plan.made_blind) {
+    absl::StrAppend(&text, "No host was asked, because the slots are given; ",
+                    "dtrain launch -v prints GPUs and cores.\n");
+  }
   return text;
 }
 

@@ -218,10 +218,10 @@ void WarnOfGpus(const PlannedNode& node, const v1::Inventory& inventory, const G
   }
 }
 
-// CUDA fails in the second process that uses such a GPU.
+// CUDA fails in the second process that uses such a GPU, unless the MPS server is the only one.
 void WarnOfExclusive(const PlannedNode& node, const Gpus& gpus, const PlanOptions& options,
                      std::vector<std::string>& warnings) {
-  if (options.gpu_bind == GpuBind::kNone || gpus.empty()) return;
+  if (options.gpu_bind == GpuBind::kNone || options.mps || gpus.empty()) return;
   std::map<size_t, size_t> ranks;  // of each GPU
   for (const v1::WorkerSpec& worker : node.workers) {
     for (size_t own : GpusOfWorker(node, worker, gpus.size(), options)) ++ranks[own];
@@ -287,12 +287,24 @@ bool BindNearGpus(PlannedNode& node, const v1::Inventory& inventory, const Gpus&
   return true;
 }
 
+// Slots that a host file or an allocation gives stand for shares of the machine. Those that were
+// asked for, and those that are only its cores, say nothing of how many cores a rank needs.
+bool SlotsAreShares(const PlannedNode& node, const PlanOptions& options) {
+  return node.entry.slots && !node.entry.slots_asked && !options.ranks_per_node;
+}
+
+bool HaveGpus(const PlannedNode& node) {
+  return std::any_of(node.workers.begin(), node.workers.end(),
+                     [](const v1::WorkerSpec& worker) { return worker.gpu_uuids_size() > 0; });
+}
+
 // The cores for a node's workers to split: all, or, where several jobs may be on the node, those
 // of the slots that they take.
 std::vector<int> CoresOfSlots(const PlannedNode& node, const v1::Inventory& inventory,
                               const Cores& cores, const PlanOptions& options) {
   std::vector<int> mine = cores.numa_order;
   if (!inventory.reserves() || options.oversubscribe || options.cores_per_rank) return mine;
+  if (!SlotsAreShares(node, options) && !HaveGpus(node)) return mine;
   const size_t all = AllCores(inventory, cores).size(), workers = node.workers.size();
   size_t slots = node.entry.slots ? *node.entry.slots : all;
   if (options.ranks_per_node) slots = *options.ranks_per_node;
@@ -324,17 +336,22 @@ absl::Status TrimCores(PlannedNode& node, const PlanOptions& options) {
   return absl::OkStatus();
 }
 
-// A job that was asked for so many ranks says nothing of how many cores they need: they may use
-// what is there, but count as one core each, so that other jobs fit beside it.
+// Ranks that may use what is there count as one core each, so that other jobs fit beside them.
 void HoldOneCoreEach(PlannedNode& node, const v1::Inventory& inventory,
                      const PlanOptions& options) {
-  if (!inventory.reserves() || options.cores_per_rank) return;
-  if (!node.entry.slots_asked && !options.ranks_per_node) return;
+  if (!inventory.reserves() || options.cores_per_rank || SlotsAreShares(node, options)) return;
+  std::set<int> held;
   for (v1::WorkerSpec& worker : node.workers) {
     // Cores near a GPU go with it.
     if (worker.gpu_uuids_size() > 0) continue;
     const auto cores = ParseCpuList(worker.cpulist());
-    if (cores.ok() && cores->size() > 1) worker.set_held_cpulist(absl::StrCat(cores->front()));
+    if (!cores.ok() || cores->size() <= 1) continue;
+    // With --bind numa several ranks may use the same.
+    const auto own =
+        std::find_if(cores->begin(), cores->end(), [&](int core) { return !held.contains(core); });
+    const int core = own == cores->end() ? cores->front() : *own;
+    held.insert(core);
+    worker.set_held_cpulist(absl::StrCat(core));
   }
 }
 

@@ -382,6 +382,7 @@ absl::StatusOr<Plan> Place(const hosts::HostList& hosts,
     return status;
   }
   Plan plan = MakePlan(hosts, rooms, counts, *std::move(node_of_rank), options);
+  plan.made_blind = inventories.empty();
   if (!options.tensorflow.empty()) {
     absl::Status assigned = AssignTensorflow(options.tensorflow, plan);
     if (!assigned.ok()) return assigned;

@@ -44,6 +44,7 @@ struct PlanOptions {
   MapBy map_by = MapBy::kSlot;
   std::vector<hosts::RankPlace> rankfile;  // empty: none
   bool oversubscribe = false;              // more ranks than slots, or than GPUs
+  bool mps = false;                        // the job's variables name an MPS server
   bool cores_are_no_limit = false;  // --ppn may be above the cores of a node without GPUs or slots=
   uint32_t gpus_per_rank = 1;       // of several programs: the fewest that one with GPUs has
   std::vector<ProgramRanks> programs;       // of a job with several; empty: one, as said above
@@ -66,6 +67,7 @@ struct Plan {
   uint32_t universe_size = 0;   // all slots of those nodes
   std::string process_mapping;  // PMI_process_mapping; empty when it cannot be written
   std::vector<std::string> warnings;
+  bool made_blind = false;  // no node was asked: GPUs and cores are not known
 };
 
 // Numbers that no answer of a node could make fit. For use before any host is connected to.

@@ -88,11 +88,10 @@ absl::StatusOr<uint32_t> Uncapped(const hosts::HostEntry& entry, const v1::Inven
   if (const std::string amd = FormatAmdGpus(*inventory); !amd.empty()) {
     const bool placed = options.ranks_per_node || !options.rankfile.empty();
     if (placed) return FromCores(entry, *inventory, options);
-    return absl::FailedPreconditionError(absl::StrCat(
-        entry.host, " has ", amd, ": write slots=", inventory->amd_gpus(),
-        " in the host list or use --ppn ", inventory->amd_gpus(),
-        ", and let each rank take the GPU of its LOCAL_RANK (ROCR_VISIBLE_DEVICES); --ppn cpu ",
-        "starts a rank on each core"));
+    warnings.push_back(absl::StrCat(
+        entry.host, " has ", amd,
+        ": it has a slot for each; let each rank use the GPU of its LOCAL_RANK, or set slots="));
+    return FromGpus(entry, inventory->amd_gpus(), options, warnings);
   }
   const std::string why = WhyUnusable(*inventory);
   if (why.empty()) return FromCores(entry, *inventory, options);
@@ -120,12 +119,12 @@ absl::StatusOr<uint32_t> CountPerNode(const hosts::HostEntry& entry, const v1::I
   if (what == PerNode::kCores || (what == PerNode::kAuto && gpus == 0 && amd.empty())) {
     return FromCores(entry, inventory, options);
   }
-  // One AMD GPU needs nobody who assigns it.
   if (what == PerNode::kGpusOrOne && inventory.gpus().empty() && inventory.gpu_error().empty() &&
-      inventory.amd_gpus() <= 1) {
+      inventory.amd_gpus() == 0) {
     return 1;
   }
-  const auto ranks = static_cast<uint32_t>(gpus / std::max(options.gpus_per_rank, 1u));
+  const size_t all = amd.empty() ? gpus : inventory.amd_gpus();
+  const auto ranks = static_cast<uint32_t>(all / std::max(options.gpus_per_rank, 1u));
   if (ranks > 0) return ranks;
   const std::string why = WhyUnusable(inventory);
   return absl::FailedPreconditionError(

@@ -137,6 +137,9 @@ absl::Status Ps(const CommandOptions& options) {
       Print(JobsTable(list, options.all));
     }
     for (const std::string& id : silent) Print(absl::StrCat(id, " does not answer\n"));
+    if (detached.ok()) {
+      for (const std::string& left : detached->left) Print(absl::StrCat(left, "\n"));
+    }
     if (detached.ok() && detached->more_ended > 0) {
       Print(absl::StrCat("and ", detached->more_ended,
                          " more that have ended; dtrain history --limit 0 lists all\n"));

@@ -14,7 +14,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "common/base/clock.h"
@@ -28,6 +27,7 @@
 #include "launcher/detached/ourselves.h"
 #include "launcher/status/agent_commands.h"
 #include "launcher/status/find_job.h"
+#include "launcher/status/left_workers.h"
 #include "launcher/status/look_watch.h"
 #include "launcher/status/print.h"
 #include "launcher/status/tables.h"
@@ -44,9 +44,6 @@ using Json = nlohmann::ordered_json;
 constexpr size_t kMostEnded = 500;
 constexpr int kPollMs = 100;
 constexpr int kStopTries = 3;
-constexpr size_t kMostOfHost = 255;
-// --away, where nothing is started again.
-constexpr Duration kUsualAway = std::chrono::hours(1);
 // Of a job's folder, not from its launcher.
 constexpr const char* kFromFolder[] = {"held_by", "supervisor", "launcher_restarts"};
 // A launcher that has the job listens soon; without a runtime directory it never does.
@@ -119,6 +116,9 @@ absl::StatusOr<DetachedJobs> ListIn(const detached::Jobs& jobs, const std::set<s
       }
     } else if (all && out.ended.size() < kMostEnded) {
       out.ended.push_back(EndedJson(jobs, job));
+      const auto folder = jobs.Find(job.job_id());
+      std::string left = folder.ok() ? LeftWorkersOf(*folder) : "";
+      if (!left.empty()) out.left.push_back(std::move(left));
     } else if (all) {
       ++out.more_ended;
     }
@@ -263,67 +263,37 @@ absl::Status StopOnce(const detached::JobFolder& job, LookWatch& watch) {
   return absl::IsNotFound(stopped) ? absl::OkStatus() : stopped;
 }
 
-// Hosts that it lost: its workers may live on there when it has ended.
-std::vector<std::string> LostHosts(const detached::JobFolder& job) {
-  std::vector<std::string> lost;
-  const auto summary = job.ReadSummary();
-  if (!summary.ok()) return lost;
-  const Json json = Json::parse(*summary, nullptr, /*allow_exceptions=*/false);
-  for (const Json& node : At(json, "nodes")) {
-    if (At(node, "lost") == Json(true)) lost.push_back(Text(At(node, "host"), kMostOfHost));
-  }
-  return lost;
-}
-
-// With the ways that it was launched with. Of its environment only the flags are kept.
-absl::StatusOr<cli::LaunchOptions> LaunchOf(const detached::JobFolder& job) {
-  const auto spec = job.ReadSpec();
-  if (!spec.ok()) return spec.status();
-  cli::Surroundings then = cli::SurroundingsOf(*spec);
-  then.environment = cli::WithFlagVariablesOf(*spec, cli::ProcessSurroundings().environment);
-  auto command = cli::ParseLaunch({spec->argv().begin(), spec->argv().end()}, then);
-  if (!command.ok()) return command.status();
-  // Hosts of a scheduler's allocation are no more known.
-  cli::LoadHosts(command->launch, then).IgnoreError();
-  return std::move(command->launch);
-}
-
 // Of a job that has ended: on hosts that it lost.
 absl::Status StopLeftWorkers(const detached::JobFolder& job, CommandOptions options) {
   const absl::Status none = absl::NotFoundError(absl::StrCat(job.id(), " has ended already"));
-  const std::vector<std::string> lost = LostHosts(job);
-  if (lost.empty()) return none;
-  // Without its launcher workers end with the lease.
-  if (const auto spec = job.ReadSpec(); spec.ok() && spec->foreground()) return none;
-  const auto entry = job.Entry();
-  if (!entry.ok()) return entry.status();
-  auto launch = LaunchOf(job);
-  if (!launch.ok()) return launch.status();
-  const job::JobOptions& options_then = launch->job;
-  const absl::Time gone =
-      absl::FromUnixNanos(entry->ended_unix_nanos()) +
-      absl::FromChrono(
-          std::max<Duration>(launch->detach.away.value_or(kUsualAway), options_then.lease) +
-          options_then.grace);
-  if (absl::Now() > gone) return none;
+  auto found = FindLeftWorkers(job);
+  if (!found.ok()) return found.status();
+  if (!*found) return none;
+  LeftWorkers& workers = **found;
+  cli::LaunchOptions& launch = workers.launch;
+  // Hosts of a scheduler's allocation are no more known.
+  if (const auto spec = job.ReadSpec(); spec.ok()) {
+    cli::Surroundings then = cli::SurroundingsOf(*spec);
+    then.environment = cli::WithFlagVariablesOf(*spec, cli::ProcessSurroundings().environment);
+    cli::LoadHosts(launch, then).IgnoreError();
+  }
   hosts::HostList hosts;
-  for (const std::string& name : lost) {
-    const auto& known = launch->hosts.entries;
+  for (const std::string& name : workers.hosts) {
+    const auto& known = launch.hosts.entries;
     const auto at = std::find_if(known.begin(), known.end(),
                                  [&](const hosts::HostEntry& host) { return host.host == name; });
     hosts.entries.push_back(at != known.end() ? *at : hosts::HostEntry());
     hosts.entries.back().host = name;
   }
   options.job = job.id();
-  auto agents = AgentCommands::Of(hosts, launch->transport, options);
+  auto agents = AgentCommands::Of(hosts, launch.transport, options);
   if (!agents.ok()) return agents.status();
   const auto left = (*agents)->Find();
   if (left.ok() && left->lives()) return (*agents)->Stop(*left);
   if (!left.ok() && !absl::IsNotFound(left.status())) return left.status();
   if ((*agents)->AllTold()) return none;
   return absl::UnavailableError(absl::StrCat(
-      job.id(), " has lost ", absl::StrJoin(lost, ", "), ", where its workers may live on until ",
-      story::ShownTime(absl::ToUnixNanos(gone)), ": ",
+      TextOf(workers), ": ",
       left.ok() ? "not all of these hosts have an agent that answers" : left.status().message(),
       "; repeat `dtrain stop` when its agent answers"));
 }
@@ -348,6 +318,8 @@ absl::Status StopDetached(const detached::JobFolder& job, const CommandOptions& 
                                                "/launcher.log, and try again"));
   }
   PrintEnded(job.id(), options.json);
+  const std::string left = watch.Do([&] { return LeftWorkersOf(job); });
+  if (!left.empty()) std::fprintf(stderr, "dtrain: %s\n", left.c_str());
   return absl::OkStatus();
 }
 

@@ -25,6 +25,7 @@ namespace dtrain::status {
 struct DetachedJobs {
   std::vector<nlohmann::ordered_json> running;
   std::vector<nlohmann::ordered_json> ended;
+  std::vector<std::string> left;                       // lines: their workers that may live on
   size_t more_ended = 0;                               // that were left out
   std::map<std::string, nlohmann::ordered_json> told;  // by id, of `known`: by their folders
 };

@@ -135,9 +135,11 @@ def test_h6_log_files(work, harm):
     work.cluster.nodes[0].path("/run/go").touch()
     result = job.wait(60)
     work.cluster.nodes[0].path("/run/go").unlink()
-    assert result.code == 0, result
-    assert result.err.count(error_of(harm)) == 1, result.err
-    assert "/root/work/files/logs/rank-00000.out" in result.err, result.err
+    assert result.code == 207, result
+    assert result.err.count(error_of(harm)) == 2, result.err  # at once, and at the end
+    assert "write the log file /root/work/files/logs/rank-00000.out" in result.err, result.err
+    last = result.err.splitlines()[-1]
+    assert "output is missing in the log files (--log-dir)" in last and "rank-00000.out lacks " in last, result.err
     assert result.out.count("\n") == LINES
 
 

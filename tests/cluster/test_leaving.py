@@ -79,6 +79,24 @@ def test_with_a_rankfile_two_hosts_of_four_that_leave_are_awaited(cluster, notic
     assert job.wait(20).code == 130
 
 
+# Slurm's --signal gives it to the first process of a step, which is the agent: no host leaves.
+@pytest.mark.parametrize("name", ["USR1", "USR2"])
+def test_an_agent_passes_a_warning_on_to_the_ranks_of_its_host(cluster, name):
+    job = cluster.start_launch([*cluster.hosts_flag(2), "--", "sh", "-c",
+                                f"trap 'echo warned' {name}; trap 'echo ends; exit 0' TERM; "
+                                "echo up; while :; do sleep 0.1; done"])
+    job.wait_for("up", count=8)
+    [agent] = bridges(cluster.nodes[1])
+    os.kill(agent, getattr(signal, f"SIG{name}"))
+    job.wait_for("warned", count=2)
+    job.signal(signal.SIGINT)
+    result = job.wait(30)
+    assert result.code == 130, result
+    assert sorted(re.findall(r"^\[(\d)\] warned$", result.out, re.M)) == ["2", "3"], result
+    assert len(re.findall(r"^\[\d\] ends$", result.out, re.M)) == 8, result
+    assert "leaves the job" not in result.err, result
+
+
 # Until it goes, or is started again. A stop after that waits for what still runs.
 def test_a_resident_agent_that_was_told_takes_no_jobs(cluster):
     agent = Resident(cluster.nodes[1]).start()

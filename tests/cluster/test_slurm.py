@@ -188,3 +188,23 @@ def test_a_cancelled_allocation_leaves_nothing(running, slurm):
     result = running.wait(15)
     # Slurm signals the agents and the workers at the same time.
     assert result.code in (143, 202, 203), result
+
+
+# As sbatch --signal=USR1@120 does. proctrack/linuxproc signals every process of a step.
+def test_a_warning_from_slurm_reaches_each_rank_once_and_ends_nothing(cluster, slurm):
+    script = ("trap 'echo warned' USR1; trap 'sleep 1; echo ends; exit 0' USR2; echo up; "
+              "while :; do sleep 0.1; done")
+    job = slurm.start([*TWO_BY_TWO, DTRAIN, "launch", "sh", "-c", script])
+    try:
+        job.wait_for("up", count=4)
+        ids = slurm.run(["squeue", "-h", "-o", "%i"]).stdout.split()
+        slurm.run(["scancel", "--signal=USR1", *ids])
+        job.wait_for("warned", count=4)
+        slurm.run(["scancel", "--signal=USR2", *ids])
+        result = job.wait(30)
+    finally:
+        job.kill()
+    # The second that "ends" waits is longer than an agent's own word takes.
+    assert result.code == 0, result
+    for word in ("warned", "ends"):
+        assert sorted(re.findall(rf"^\[(\d)\] {word}$", result.out, re.M)) == list("0123"), result

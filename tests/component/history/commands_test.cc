@@ -539,6 +539,45 @@ TEST_F(CommandsTest, StopNamesTheMachineOnWhichTheLauncherIs) {
   EXPECT_THAT(Run({"stop", "dtrain-far"}).err, HasSubstr("has ended already"));
 }
 
+TEST_F(CommandsTest, WhoSaysThatAJobHasEndedNamesHostsThatMayStillRunIt) {
+  const auto job = Accept("dtrain-abc");
+  Runs(job);
+  std::string summary = Summary(202);
+  const std::string host = R"({"host": "node2"})";
+  summary.replace(summary.find(host), host.size(), R"({"host": "node2", "lost": true})");
+  ASSERT_TRUE(job.WriteSummary(summary).ok());
+  const std::string line = "dtrain-abc has lost node2, where its workers may live on until 20";
+  Ran ran = Run({"wait", "dtrain-abc"});
+  EXPECT_EQ(ran.code, 202);
+  EXPECT_THAT(ran.err, AllOf(HasSubstr("dtrain-abc has ended with exit code 202\n"),
+                             HasSubstr("dtrain: " + line),
+                             HasSubstr(": `dtrain stop dtrain-abc` ends them\n")));
+  ran = Run({"attach", "dtrain-abc"});
+  EXPECT_EQ(ran.code, 202);
+  EXPECT_THAT(ran.err, HasSubstr("dtrain: " + line));
+  ran = Run({"ps", "-a"});
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  EXPECT_THAT(ran.out, HasSubstr("\n" + line));
+  EXPECT_THAT(Run({"ps"}).out, Not(HasSubstr("has lost")));
+  // Long ago.
+  fs::last_write_time(job.path() + "/summary.json",
+                      fs::file_time_type::clock::now() - std::chrono::hours(48));
+  EXPECT_THAT(Run({"wait", "dtrain-abc"}).err, Not(HasSubstr("has lost")));
+  EXPECT_THAT(Run({"ps", "-a"}).out, Not(HasSubstr("has lost")));
+}
+
+TEST_F(CommandsTest, AttachSaysWhatTheLogFilesLack) {
+  const auto job = Accept("dtrain-abc");
+  Runs(job);
+  const std::string lack = "output is missing in the log files (--log-dir): no room";
+  ASSERT_TRUE(job.WriteSummary(
+                     absl::StrCat(R"({"exit_code": 207, "warnings": ["other", ")", lack, R"("]})"))
+                  .ok());
+  const Ran ran = Run({"attach", "dtrain-abc"});
+  EXPECT_EQ(ran.code, 207);
+  EXPECT_THAT(ran.err, AllOf(HasSubstr("dtrain: " + lack), Not(HasSubstr("other"))));
+}
+
 // Somebody has edited it.
 TEST_F(CommandsTest, AVerdictOfAnyShapeIsShownAsFarAsItCanBe) {
   const auto job = Accept("dtrain-abc");

@@ -68,6 +68,29 @@ def test_the_agent_is_shut_in():
     assert found["User"] == "dtrain" and found["CapabilityBoundingSet"] == found["AmbientCapabilities"] == "CAP_SYSLOG"
 
 
+# Jobs end when their agent is silent for as long as a lease: one that hangs must be started anew before.
+@pytest.mark.parametrize("unit", ["dtrain-agent.service", "dtrain-agent-root.service"])
+def test_an_agent_that_hangs_is_ended_within_the_default_lease(unit):
+    header = (SOURCE_DIR / "launcher/job/job_core.h").read_text()
+    lease = int(re.search(r"Duration lease = std::chrono::seconds\((\d+)\);", header)[1])
+    assert 0 < int(dict(settings(UNITS / unit))["WatchdogSec"]) < lease
+
+
+# systemd reads the lines in their order, and a later one may give back what an earlier one took.
+def test_the_agents_filter_drops_what_has_been_the_way_into_kernels():
+    lines = [value for name, value in settings(UNITS / "dtrain-agent.service") if name == "SystemCallFilter"]
+    assert lines[0] == "@system-service"
+    dropped = set()
+    for line in lines[1:]:
+        calls = set(line.removeprefix("~").split())
+        dropped = dropped | calls if line.startswith("~") else dropped - calls
+    assert dropped == {"@privileged", "@resources", "@keyring", "io_uring_setup", "io_uring_enter",
+                       "io_uring_register", "userfaultfd", "process_vm_readv", "process_vm_writev", "kcmp",
+                       "setns", "unshare"}
+    given_back = {call for line in lines[1:] if not line.startswith("~") for call in line.split()}
+    assert given_back == {"sched_setscheduler", "sched_setattr", "setrlimit", "prlimit64"}
+
+
 def test_the_unit_of_a_user(verify):
     assert verify(UNITS / "user/dtrain-agent.service", manager="--user") == ""
 

@@ -36,6 +36,35 @@ TEST_F(ProberTest, ATokenOfTheWrongSizeIsRefused) {
   EXPECT_EQ(Probe(request).outcomes(0).error(), "the probe token has 0 bytes instead of 32");
 }
 
+// 32 bytes that add one to a key of PyTorch's store: of root's agent, which a user has connect to a
+// store of root's own, they would pass its look at who is connected.
+TEST_F(ProberTest, ATokenThatIsAnotherProtocolsRequestIsNotSentAsOne) {
+  const std::string key = "fifteen-letters";
+  const std::string add_one =
+      std::string("\3\17\0\0\0\0\0\0\0", 9) + key + std::string("\1\0\0\0\0\0\0\0", 8);
+  ASSERT_EQ(add_one.size(), kProbeBytes);
+  os::UniqueFd store(socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  ASSERT_EQ(listen(store.get(), 8), 0);  // binds to a free port on [::]
+  sockaddr_in6 address = {};
+  socklen_t length = sizeof(address);
+  ASSERT_EQ(getsockname(store.get(), reinterpret_cast<sockaddr*>(&address), &length), 0);
+  v1::ProbeRequest request = Request();
+  request.set_token(add_one);
+  AddTarget(request, "::1", ntohs(address.sin6_port), os::RandomBytes(kProbeBytes));
+  Prober prober(loop_, std::move(request), [](const v1::ProbeReport&) {});
+  os::UniqueFd client;
+  std::string got;
+  ASSERT_TRUE(RunUntil([&] {
+    if (!client) client.Reset(accept4(store.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    char buffer[256];
+    const ssize_t n = recv(client.get(), buffer, sizeof(buffer), MSG_DONTWAIT);
+    if (n > 0) got.append(buffer, static_cast<size_t>(n));
+    return got.size() >= kProbeBytes;
+  }));
+  EXPECT_THAT(got, StartsWith("dtrain-probe/1 "));
+  EXPECT_THAT(got, ::testing::Not(HasSubstr(key)));
+}
+
 // C13: an address that leads to another machine (docker0's, the same everywhere) is found out.
 TEST_F(ProberTest, SomeoneElsesAnswerIsNotTheNode) {
   std::unique_ptr<ProbeListener> node = Listen();

@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -74,6 +76,50 @@ TEST(ProcessMark, FindsWhoHasAVariable) {
   EXPECT_EQ(VariableOf(found[0].environment, "C"), "");
   marked.End();
   other.End();
+}
+
+// It has no environment for a part of each exec, and must be found all the same.
+TEST(ProcessMark, FindsWhoIsInTheMiddleOfAnExec) {
+  const std::string name = absl::StrCat("DTRAIN_TEST_", getpid());
+  std::string script = testing::TempDir() + "dtrain-exec-XXXXXX";
+  const int fd = mkstemp(script.data());
+  ASSERT_GE(fd, 0);
+  constexpr char kAgain[] = "#!/bin/sh\nexec \"$0\"\n";
+  ASSERT_EQ(write(fd, kAgain, sizeof(kAgain) - 1), static_cast<ssize_t>(sizeof(kAgain) - 1));
+  ASSERT_EQ(fchmod(fd, 0700), 0);
+  close(fd);
+  SpawnSpec spec;
+  spec.argv = {script};
+  spec.env = {name + "=1"};
+  auto child = Spawn(spec);
+  ASSERT_TRUE(child.ok()) << child.status();
+  for (int i = 0; i < 50; ++i) {
+    EXPECT_EQ(FindByEnvironment(geteuid(), {name + "=1"}).size(), 1u) << i;
+  }
+  (void)SendSignal(child->pidfd.get(), SIGKILL);
+  EXPECT_TRUE(WaitAndReap(child->pidfd.get()).ok());
+  unlink(script.c_str());
+}
+
+// However many processes there are, a look takes no longer than it may, and others come to the end.
+TEST(ProcessMark, LooksInParts) {
+  const std::string name = absl::StrCat("DTRAIN_TEST_", getpid());
+  Cat marked({name + "=1"});
+  LookInParts parts;
+  std::vector<ProcessInfo> found = FindByEnvironment(geteuid(), {name + "=1"}, &parts);
+  ASSERT_NE(parts.next, 0) << "in no time it looks at one";
+  parts.most = std::chrono::milliseconds(1);
+  while (parts.next != 0) {
+    const pid_t begin = parts.next;
+    for (const ProcessInfo& info : FindByEnvironment(geteuid(), {name + "=1"}, &parts)) {
+      EXPECT_GE(info.pid, begin);
+      found.push_back(info);
+    }
+    ASSERT_TRUE(parts.next == 0 || parts.next > begin);
+  }
+  ASSERT_EQ(found.size(), 1u);
+  EXPECT_EQ(found[0].pid, marked.child.pid);
+  marked.End();
 }
 
 // A process may have 2 MiB of it, and a job's must be found all the same. What is cut off is no

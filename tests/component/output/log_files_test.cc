@@ -96,6 +96,9 @@ TEST_F(LogFilesTest, FilesBelongToOneJobAtATime) {
   goes_on->Write(Rank(0), kOut, "three\n");
   end(*goes_on);
   end(*first);
+  EXPECT_THAT(goes_on->Lack(), testing::AllOf(HasSubstr("job one writes to these files"),
+                                              HasSubstr("rank-00000.out lacks 6 bytes since 20")));
+  EXPECT_EQ(first->Lack(), "");
   EXPECT_EQ(File("logs/rank-00000.out"), "one\n");
   EXPECT_FALSE(std::filesystem::exists(dir_ + "/logs/.dtrain.lock"));
   EXPECT_TRUE(begin("job four")->Open().ok());
@@ -126,6 +129,10 @@ TEST_F(LogFilesTest, AFullDiskIsOneWarning) {
   RunUntil([&] { return done; });
   EXPECT_THAT(errors, ElementsAre(HasSubstr("rank-00000.out: File too large")));
   EXPECT_EQ(File("logs/rank-00000.out"), "ten bytes\nlater\n");
+  EXPECT_THAT(files.Lack(),
+              testing::AllOf(testing::StartsWith(absl::StrCat(kLackBegins, " (--log-dir): ")),
+                             HasSubstr("rank-00000.out: File too large; "),
+                             HasSubstr("; rank-00000.out lacks 9 bytes since 20")));
 }
 
 TEST_F(LogFilesTest, MoreFoldersThanAreKeptOpen) {
@@ -181,6 +188,9 @@ TEST_F(LogFilesTest, AFolderThatCannotBeMadeLaterIsWarnedOfOnce) {
   EXPECT_THAT(warnings_, ElementsAre(HasSubstr("/a/0: Not a directory; the log files (--output) "
                                                "will not be complete")));
   EXPECT_EQ(File("b/2"), "3\n");
+  EXPECT_THAT(router_->MissingInFiles(),
+              testing::AllOf(HasSubstr("; a/0 lacks 2 bytes since"), HasSubstr("; a/1 lacks 2"),
+                             testing::Not(HasSubstr("b/2"))));
 }
 
 // Somebody else knows the names that a job will use in /tmp.

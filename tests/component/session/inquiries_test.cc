@@ -23,6 +23,7 @@
 #include "agent/session/job_directory.h"
 #include "common/base/clock.h"
 #include "common/os/fd.h"
+#include "tests/component/inventory/tree.h"
 #include "tests/component/session/no_processes.h"
 
 namespace dtrain::session {
@@ -108,6 +109,28 @@ TEST_F(InquiriesTest, OneUsersQuestionsAboutTheNodeShareAnAnswer) {
   loop_.Run();
   EXPECT_EQ(looks_, 3);
   EXPECT_EQ(answered_, 2 + 32);
+}
+
+// Of what a resident agent may lock itself its users have nothing.
+TEST_F(InquiriesTest, ALittleMemoryToLockIsWarnedOfIfUsersHaveNoMore) {
+  const inventory::Tree tree;
+  readers_.roots = tree.roots();
+  tree.Write("sys/class/infiniband/mlx5_0/node_type", "1: CA\n");
+  tree.Write("proc/self/limits", "Max locked memory         8388608     8388608     bytes\n");
+  tree.Write("proc/self/status", "CapEff:\t0000000000004000\n");  // CAP_IPC_LOCK
+  for (const bool resident : {false, true}) {
+    Identity self;
+    self.resumable = resident;
+    Inquiries inquiries(Surroundings{loop_, readers_, reservations_, self, ""}, quarantine_,
+                        roster_);
+    int warnings = -1;
+    inquiries.ReportNode(PeerOf("alice", 8), "/dtrain.v1.Agent/NodeStatus",
+                         [&](const absl::StatusOr<v1::NodeReport>& report) {
+                           ASSERT_TRUE(report.ok()) << report.status();
+                           warnings = report->inventory().warnings_size();
+                         });
+    EXPECT_EQ(warnings, resident ? 1 : 0);
+  }
 }
 
 // They do not wait for the driver's look at the GPUs, so they share no answer.

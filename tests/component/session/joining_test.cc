@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a shepherd is asked to keep its job for the next agent. The test plays the shepherd.
+// What a launcher is told of the node, and how a shepherd is asked to keep its job for the next
+// agent. The test plays the shepherd.
 #include "agent/session/joining.h"
 
 #include <gmock/gmock.h>
@@ -8,6 +9,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
@@ -18,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
@@ -25,6 +28,7 @@
 #include "common/base/clock.h"
 #include "common/loop/frame_channel.h"
 #include "common/os/fd.h"
+#include "tests/component/inventory/tree.h"
 #include "tests/component/session/no_processes.h"
 
 namespace dtrain::session {
@@ -158,6 +162,65 @@ TEST_F(ToBeLeftTest, WithoutAPlaceForTheFolderTheShepherdIsNotAsked) {
   AwaitAll();
   EXPECT_EQ(asked_, 0);
   EXPECT_FALSE(holdings_.has_directory());
+}
+
+// Workers inherit its limits and are below its cgroup, whatever this process has itself.
+class ShepherdsLimitsTest : public ::testing::Test {
+ protected:
+  ShepherdsLimitsTest() {
+    readers_.inventory = [](absl::AnyInvocable<void(v1::Inventory)> done) {
+      v1::Inventory inventory;
+      inventory.set_cpu_quota(1);  // of the agent's own unit
+      done(std::move(inventory));
+    };
+    readers_.roots = tree_.roots();
+    tree_.Write("sys/class/infiniband/mlx5_0/node_type", "1: CA\n");
+    tree_.Write("proc/self/limits", "Max locked memory         unlimited    unlimited    bytes\n");
+    tree_.Write("proc/4711/limits", "Max locked memory         1048576      1048576      bytes\n");
+    tree_.Write("proc/4711/status", "CapEff:\t0000000000000000\n");
+    tree_.Write("proc/4711/cgroup", "0::/spawner/u7\n");
+    tree_.Write("sys/fs/cgroup/spawner/cpu.max", "300000 100000\n");
+  }
+  v1::Inventory Read(bool by_spawner) {
+    auto pair = os::SocketPair();
+    EXPECT_TRUE(pair.ok());
+    auto processes = std::make_unique<NoProcesses>(std::move(pair->first));
+    processes->shepherd = 4711;
+    processes->prepared = by_spawner;
+    ShepherdChannel channel(loop_, std::move(processes));
+    v1::Inventory told;
+    Joining joining(agent_, hello_, holdings_, channel,
+                    {[&](const v1::SessionEvent& event) { told = event.inventory(); },
+                     [](const std::vector<v1::Gpu>&) {}});
+    joining.Do(SendInventory{});
+    return told;
+  }
+  static bool IsWarned(const v1::Inventory& inventory) {
+    return std::any_of(inventory.warnings().begin(), inventory.warnings().end(),
+                       [](const std::string& each) {
+                         return each.find("only 1 MiB of memory may be locked") != each.npos;
+                       });
+  }
+
+  loop::Loop loop_;
+  const inventory::Tree tree_;
+  Readers readers_;
+  Reservations reservations_;
+  v1::Hello hello_;
+  const spawn::Owner owner_{geteuid(), "alice"};
+  const Surroundings agent_{loop_, readers_, reservations_, {}, ""};
+  Holdings holdings_{agent_, owner_, hello_};
+};
+
+TEST_F(ShepherdsLimitsTest, LockedMemoryIsThatOfTheShepherd) {
+  for (const bool by_spawner : {false, true}) EXPECT_TRUE(IsWarned(Read(by_spawner)));
+  tree_.Write("proc/4711/limits", "Max locked memory         unlimited    unlimited    bytes\n");
+  EXPECT_FALSE(IsWarned(Read(false)));
+}
+
+TEST_F(ShepherdsLimitsTest, TheQuotaOfTheAgentsUnitIsNotThatOfTheSpawners) {
+  EXPECT_EQ(Read(/*by_spawner=*/false).cpu_quota(), 1u);
+  EXPECT_EQ(Read(/*by_spawner=*/true).cpu_quota(), 3u);
 }
 
 TEST(MayBeLeftTest, ProcessesOfASlurmStepMayNot) {

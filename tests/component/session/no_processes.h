@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "agent/spawn/processes.h"
+#include "common/base/clock.h"
 
 namespace dtrain::session {
 
@@ -16,11 +17,11 @@ class NoProcesses final : public spawn::Processes {
  public:
   explicit NoProcesses(os::UniqueFd socket) : socket_(std::move(socket)) {}
   os::UniqueFd TakeSocket() override { return std::move(socket_); }
-  bool is_prepared() const override { return false; }
+  bool is_prepared() const override { return prepared; }
   void WhenStarted(OnStarted done) override { done(absl::OkStatus()); }
   void WhenShepherdEnded(OnEnded done) override { ended = std::move(done); }
   bool shepherd_ended() const override { return false; }
-  pid_t shepherd_pid() const override { return 0; }
+  pid_t shepherd_pid() const override { return shepherd; }
   const os::Account* account() const override { return nullptr; }
   void SetPart(const std::string&, uint32_t, uint32_t) override {}
   void Save(v1::JobRecord&) const override {}
@@ -37,6 +38,8 @@ class NoProcesses final : public spawn::Processes {
   void set_presence(std::shared_ptr<const bool>) override {}
 
   OnEnded ended;
+  bool prepared = false;
+  pid_t shepherd = 0;
   bool was_killed = false;
   bool marked_were_killed = false;
   int ends = 0;

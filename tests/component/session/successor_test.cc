@@ -12,6 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
@@ -22,10 +23,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/node_rank.h"
+#include "common/os/account.h"
 #include "common/os/environment.h"
 #include "common/os/fd.h"
 #include "common/os/pidfd.h"
 #include "common/os/spawn.h"
+#include "dtrain/v1/state.pb.h"
 #include "tests/component/session/test_launcher.h"
 #include "tests/support/paths.h"
 
@@ -125,7 +128,9 @@ class OutlivingTest : public ::testing::Test {
     auto pair = os::SocketPair();
     EXPECT_TRUE(pair.ok());
     Bridge bridge;
-    bridge.pid = Start({"bridge", "--socket", flag}, pair->second.get());
+    std::vector<std::string> words = {"bridge", "--socket"};
+    if (!flag.empty()) words.push_back(flag);
+    bridge.pid = Start(std::move(words), pair->second.get());
     bridge.stream = std::move(pair->first);
     return bridge;
   }
@@ -330,6 +335,32 @@ TEST_F(OutlivingTest, AnAgentThatNeverHadAJobDoesNotSayThatItIsOver) {
   another.End();
   pids_.push_back(KeptPid());
   home_ = std::filesystem::path(home_).parent_path();
+}
+
+// An agent of one job knows its user by number; the next one shows the job beside others of that
+// user's.
+TEST_F(OutlivingTest, AJobThatIsLeftToAPrivateAgentHasTheNameOfItsUser) {
+  TestLauncher launcher(loop_, Hello(1));
+  Come(launcher, "");
+  ASSERT_TRUE(launcher.Until([&] { return launcher.welcome_.has_value(); }));
+  ASSERT_NE(launcher.Run(kScript), 0u);
+  v1::SessionRequest keep;
+  keep.mutable_keep_job();
+  launcher.Send(keep);
+  const auto kept = [&] {
+    return std::any_of(launcher.said_.begin(), launcher.said_.end(),
+                       [](const v1::SessionEvent& event) { return event.has_kept(); });
+  };
+  ASSERT_TRUE(launcher.Until(kept));
+  v1::JobRecord record;
+  EXPECT_TRUE(record.ParseFromString(Read(absl::StrCat(
+      KeptDirectory(), "/kept/", launcher.hello().job_id(), ".0.", geteuid(), "/record"))));
+  EXPECT_EQ(record.uid(), geteuid());
+  const auto account = os::FindAccount(geteuid());
+  if (account.ok()) {
+    EXPECT_EQ(record.owner(), account->name);
+  }
+  launcher.End();
 }
 
 TEST_F(OutlivingTest, OfTwoThatTakeItOverAtOnceTheHigherHasIt) {

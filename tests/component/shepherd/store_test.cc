@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The key-value server of the ranks, on the node that has it.
+#include <filesystem>
+#include <system_error>
+
 #include "store_fixture.h"
 
 namespace dtrain::shepherd {
@@ -96,6 +99,31 @@ TEST_F(ShepherdStoreTest, OneThatDiedAfterUseIsAFailureWhenItIsWanted) {
   Stop(0);
   ASSERT_TRUE(UntilFinished());
   EXPECT_THAT(failures_, SizeIs(1));
+}
+
+// What it has inherited is the launcher's connection.
+TEST_F(ShepherdStoreTest, ItsLogIsTheShepherdsAlsoWhenThatIsKeptForAnotherAgent) {
+  Start(Asking(1, 1, "ask PUT key hello; read -r x < <(sleep 60)"));
+  ASSERT_TRUE(Until([this] { return Out().find("200 OK") != std::string::npos; }));
+  const std::string log = absl::StrCat(::testing::TempDir(), "/", job_id_, ".log");
+  socket_path_ = absl::StrCat(log, ".sock");
+  const os::UniqueFd bound(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_un name = SocketName();
+  ASSERT_EQ(bind(bound.get(), reinterpret_cast<sockaddr*>(&name), sizeof(name)), 0);
+  v1::ShepherdRequest keep;
+  keep.mutable_keep_running()->mutable_hello()->set_job_id(job_id_);
+  keep.mutable_keep_running()->mutable_hello()->set_lease_ms(60'000);
+  keep.mutable_keep_running()->set_log(log);
+  ASSERT_TRUE(channel_->Send(keep.SerializeAsString(), bound.get()).ok());
+  const auto writes_there = [&log](pid_t pid) {
+    std::error_code none;
+    return std::filesystem::equivalent(absl::StrCat("/proc/", pid, "/fd/2"), log, none);
+  };
+  const TimePoint end = Clock::now() + kLimit;
+  while (!writes_there(ServerPid()) && Clock::now() < end) poll(nullptr, 0, 5);
+  EXPECT_TRUE(writes_there(ServerPid()));
+  EXPECT_TRUE(writes_there(shepherd_pid_));
+  (void)unlink(log.c_str());
 }
 
 }  // namespace

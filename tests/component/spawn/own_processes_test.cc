@@ -10,10 +10,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <fstream>
 #include <memory>
 #include <optional>
 
+#include "absl/strings/str_cat.h"
 #include "common/loop/loop.h"
 #include "common/os/account.h"
 #include "common/os/cgroup.h"
@@ -123,6 +125,38 @@ TEST(OwnProcessesTest, WhatIsNamedAsAJobOfAnotherUserIsNotEndedWithIt) {
   (void)os::SendSignal(victim->pidfd.get(), SIGKILL);
   (void)os::WaitAndReap(victim->pidfd.get());
   EXPECT_TRUE(another->Remove().ok());
+}
+
+// A shepherd asks as often as it likes, and has as many processes as its user may have.
+TEST(OwnProcessesTest, AUserWhoseProcessesWereJustLookedForWaits) {
+  const inventory::Tree tree;
+  tree.Write("stays", "#!/bin/sh\nexec sleep 600\n");
+  chmod(tree.path("stays").c_str(), 0700);
+  const std::string id = os::RandomHex(6);
+  os::SpawnSpec spec;
+  spec.argv = {"/bin/sleep", "600"};
+  spec.env = {absl::StrCat("DTRAIN_JOB_ID=", id), "DTRAIN_ATTEMPT=0"};
+  loop::Loop loop;
+  Quarantine quarantine;
+  auto processes = OwnProcesses::Start({loop, quarantine, Reach::kMarked}, {geteuid(), "me"},
+                                       tree.path("stays"), nullptr, "");
+  ASSERT_TRUE(processes.ok()) << processes.status();
+  (*processes)->SetPart(id, 0, 0);
+  auto first = os::Spawn(spec);
+  ASSERT_TRUE(first.ok()) << first.status();
+  (*processes)->KillLiving();
+  auto status = os::WaitAndReap(first->pidfd.get());
+  ASSERT_TRUE(status.ok()) << status.status();
+  EXPECT_EQ(status->signal, SIGKILL);
+  auto second = os::Spawn(spec);
+  ASSERT_TRUE(second.ok()) << second.status();
+  quarantine.Looked(geteuid(), loop.Now(), loop.Now() + std::chrono::hours(1), 0);
+  (*processes)->KillLiving();
+  EXPECT_EQ(quarantine.Why(loop.Now() + std::chrono::minutes(1), std::nullopt), "")
+      << "it was killed";
+  (*processes)->KillShepherd();
+  (void)os::SendSignal(second->pidfd.get(), SIGKILL);
+  (void)os::WaitAndReap(second->pidfd.get());
 }
 
 // H1: an agent that has used up its open files lets go of a shepherd that does not end by itself.

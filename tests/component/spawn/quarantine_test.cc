@@ -56,6 +56,19 @@ TEST(QuarantineTest, LastsAsLongAsTheProcess) {
   EXPECT_EQ(quarantine.Why(now + kBound + kLookPause, kAlice.uid), "");
 }
 
+// A user may have a thousand jobs.
+TEST(QuarantineTest, LooksForOneUsersProcessesTakeAPartOfTheLoop) {
+  Quarantine quarantine;
+  const TimePoint now = Clock::now();
+  constexpr Duration kTook = std::chrono::milliseconds(100);
+  EXPECT_LE(quarantine.LooksFrom(kAlice.uid), now);
+  quarantine.Looked(kAlice.uid, now, now + kTook, 10);
+  EXPECT_EQ(quarantine.LooksFrom(kAlice.uid), now + 11 * kTook);
+  quarantine.Looked(kAlice.uid, now + kTook, now + 2 * kTook, 10);  // of another job
+  EXPECT_EQ(quarantine.LooksFrom(kAlice.uid), now + 21 * kTook);
+  EXPECT_LE(quarantine.LooksFrom(kBob.uid), now);
+}
+
 // Every Hello asks, of any user.
 TEST(QuarantineTest, AProcessIsLookedAtFourTimesASecondAtMost) {
   Quarantine quarantine;

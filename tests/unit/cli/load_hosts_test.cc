@@ -154,6 +154,24 @@ TEST_F(LoadHostsTest, InAnIndexedJobTheNumberOfNodesMakesTheList) {
   EXPECT_EQ(options_.hosts.entries.size(), 2u);
 }
 
+TEST_F(LoadHostsTest, ARangeOfNodesTakesTheHostsThatThereAre) {
+  options_.host_list = "a,b,c";
+  const auto nodes = [&](uint32_t least, uint32_t most, uint32_t spares) {
+    options_.job.min_nodes = least;
+    options_.job.plan.nodes = most;
+    options_.spares = spares;
+    EXPECT_EQ(Error(), "");
+    return *options_.job.plan.nodes;
+  };
+  EXPECT_EQ(nodes(2, 8, 0), 3u);
+  EXPECT_EQ(nodes(1, 2, 0), 2u);
+  EXPECT_EQ(nodes(1, 8, 1), 2u);
+  // Too few: the check of the numbers says so.
+  EXPECT_EQ(nodes(4, 8, 0), 4u);
+  EXPECT_EQ(nodes(2, 8, 5), 2u);
+  EXPECT_EQ(nodes(0, 8, 0), 8u) << "-N 8 is eight hosts";
+}
+
 // A9
 TEST_F(LoadHostsTest, ARankfileOfAnotherCountContradictsNp) {
   options_.host_list = "a:2";

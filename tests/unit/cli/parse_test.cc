@@ -224,6 +224,14 @@ TEST_F(ParseTest, Restarts) {
   }
 }
 
+TEST_F(ParseTest, ANumberOfNodesEndsTheRangeOfAWeakerSource) {
+  surroundings_.environment = {"DTRAIN_NNODES=2:4"};
+  EXPECT_EQ(Launch({"x"}).job.min_nodes, 2U);
+  EXPECT_EQ(Launch({"-N", "3", "x"}).job.min_nodes, 0U);
+  EXPECT_EQ(Launch({"-N", "3:5", "x"}).job.min_nodes, 3U);
+  EXPECT_EQ(Launch({"--min-nodes", "1", "-N", "3", "x"}).job.min_nodes, 1U);
+}
+
 // A switch, or with a time behind "=": a word of its own is the command.
 TEST_F(ParseTest, ScaleUp) {
   EXPECT_EQ(Launch({"x"}).restarts.scale_up, Duration::zero());
@@ -304,8 +312,19 @@ TEST_F(ParseTest, VariablesAreFlagsAndTheCommandLineIsStronger) {
   ASSERT_EQ(options.job.part.env_size(), 2);
   EXPECT_EQ(options.job.part.env(1).value(), "3");
   EXPECT_FALSE(Launch({"--oversubscribe=false", "x"}).job.plan.oversubscribe);
+  surroundings_.environment = {"DTRAIN_EXPORT=A=1,2\nB=3\n", "DTRAIN_ENV=none"};
+  options = Launch({"x"});
+  ASSERT_EQ(options.job.part.env_size(), 2);
+  EXPECT_EQ(options.job.part.env(0).value(), "1,2");
   surroundings_.environment = {"DTRAIN_NP=many"};
   EXPECT_THAT(Error({"x"}), HasSubstr("DTRAIN_NP: \"many\" is not"));
+}
+
+TEST_F(ParseTest, TheVariableOfAnMpsServerIsNoted) {
+  EXPECT_FALSE(Launch({"x"}).job.plan.mps);
+  EXPECT_TRUE(Launch({"-x", "CUDA_MPS_PIPE_DIRECTORY=/run/mps", "x"}).job.plan.mps);
+  surroundings_.environment = {"CUDA_MPS_PIPE_DIRECTORY=/run/mps"};
+  EXPECT_TRUE(Launch({"x"}).job.plan.mps);
 }
 
 TEST_F(ParseTest, AWorkersOwnVariablesAreNotFlags) {

@@ -857,6 +857,35 @@ TEST_F(ElasticCoreTest, TheTimeLimitEndsEachState) {
   }
 }
 
+// Else a second Ctrl-C would be needed for them.
+TEST_F(ElasticCoreTest, TheTimeLimitCancelsRunsThatAreEnding) {
+  options_.time_limit = seconds(100);
+  Start({"a", "b", "c"});
+  Exit(On("b"), 0, 1);  // its JobCore ends the other rank
+  Exit("c");
+  At(seconds(100));
+  ASSERT_EQ(ended_.size(), 3U);
+  for (const EndRun& each : ended_) EXPECT_TRUE(each.cancels);
+  AllOver();
+  ASSERT_TRUE(end_);
+  EXPECT_EQ(end_->verdict.exit_code, kExitTimeLimit);
+}
+
+TEST_F(ElasticCoreTest, TheTimeLimitCancelsARunThatWasToldToEnd) {
+  options_.time_limit = seconds(100);
+  Start({"a", "b"});
+  Hosts({{"a", 2}});
+  Ask("a");
+  Ask("b");
+  ASSERT_EQ(ended_.size(), 1U);
+  EXPECT_FALSE(ended_[0].cancels);
+  At(seconds(100));
+  ASSERT_EQ(ended_.size(), 3U);
+  EXPECT_TRUE(ended_[1].cancels && ended_[2].cancels);
+  AllOver();
+  ASSERT_TRUE(end_);
+}
+
 TEST_F(ElasticCoreTest, NothingChangesTheEnd) {
   Start({"a", "b"});
   Exit("a");
@@ -883,6 +912,18 @@ TEST_F(ElasticCoreTest, ProcessesLeftBehindReplaceAnyCode) {
   EXPECT_EQ(end_->verdict.kind, Kind::kNode);
   EXPECT_TRUE(end_->verdict.left_behind);
   EXPECT_EQ(end_->verdict.message, "b: process 7 cannot be ended");
+}
+
+TEST_F(ElasticCoreTest, AHostWithProcessesLeftBehindIsNotUsedAgain) {
+  Start({"a", "b"}, CoolDown{seconds(5), seconds(5)});
+  Exit(On("b"), 1, 7);
+  Over(On("b"), Kind::kWorker, kExitCleanup, TimePoint::min(), "b: process 7 cannot be ended");
+  EXPECT_THAT(said_, ElementsAre("dtrain: b is not used again: not all of its processes could be "
+                                 "ended"));
+  At(minutes(1));
+  Ask("a");
+  EXPECT_EQ(Round(), "a 0 1");
+  EXPECT_TRUE(book_->IsDeniedForEver("b"));
 }
 
 TEST_F(ElasticCoreTest, ARanksOwnCodeIsNoProcessLeftBehind) {

@@ -169,6 +169,10 @@ TEST_F(MpirunTest, VariablesOfParametersMeanTheSame) {
   surroundings_.environment = {"OMPI_MCA_orte_default_hostfile=h",
                                "OMPI_MCA_plm_rsh_agent=/etc/mpi/kubexec.sh"};
   EXPECT_EQ(Flags("a"), "launch");
+  // And Kubeflow Trainer's.
+  surroundings_.environment = {"OMPI_MCA_orte_default_hostfile=/etc/mpi/hostfile",
+                               "JOB_COMPLETION_INDEX=0"};
+  EXPECT_EQ(Flags("a"), "launch");
 }
 
 // Errors name the parameter that the user typed, not the flag that it became.

@@ -108,6 +108,8 @@ TEST_F(MpiJobTest, ReadsTheHostfileThatOpenMpiWouldRead) {
   EXPECT_EQ(Shown(), "MPIJob: pi-worker-1.pi.ml.svc:1");
   env_.erase("OMPI_MCA_orte_default_hostfile");
   EXPECT_THAT(Shown(), HasSubstr("pi-worker-0"));
+  env_["PRTE_MCA_prte_default_hostfile"] = "/mine";
+  EXPECT_EQ(Shown(), "MPIJob: pi-worker-1.pi.ml.svc:1");
 }
 
 TEST_F(MpiJobTest, ReachesThePodsByTheSshThatOpenMpiWouldRun) {
@@ -136,7 +138,7 @@ TEST_F(MpiJobTest, IsAnErrorWithoutItsHostfile) {
   files_.clear();
   EXPECT_EQ(
       Shown(),
-      "this is the launcher pod of an MPIJob, but cannot read /etc/mpi/hostfile, so its hosts "
+      "this is the launcher pod of an MPI job, but cannot read /etc/mpi/hostfile, so its hosts "
       "are not known; name them with --hosts or --hostfile, or unset K_MPI_JOB_ROLE");
   files_["/etc/mpi/hostfile"] = "a\nb;c slots=1\n";
   EXPECT_THAT(Shown(), HasSubstr("/etc/mpi/hostfile:2:2: host name must not contain ';'"));
@@ -146,6 +148,17 @@ TEST_F(MpiJobTest, IsNoneInAWorkerPod) {
   env_["K_MPI_JOB_ROLE"] = "worker";
   EXPECT_EQ(Shown(), "none");
   env_.erase("K_MPI_JOB_ROLE");
+  EXPECT_EQ(Shown(), "none");
+}
+
+// As Kubeflow Trainer v2 makes it: the MPI operator's variables without a role, in an Indexed Job.
+TEST_F(MpiJobTest, IsAlsoThatOfATrainJob) {
+  env_.erase("K_MPI_JOB_ROLE");
+  env_["JOB_COMPLETION_INDEX"] = "0";
+  EXPECT_EQ(Shown(), "MPIJob: pi-worker-0.pi.ml.svc:4 pi-worker-1.pi.ml.svc:4");
+  files_.clear();
+  EXPECT_THAT(Shown(), HasSubstr("or unset OMPI_MCA_orte_default_hostfile"));
+  env_["OMPI_MCA_orte_default_hostfile"] = "/mine";
   EXPECT_EQ(Shown(), "none");
 }
 

@@ -690,7 +690,7 @@ TEST_F(CampaignTest, AStopBetweenAttemptsEndsIt) {
   Make(2, 9);
   Runs(seconds(3));
   WorkerFails();
-  Feed(StopAsked{SIGUSR1});  // of no concern
+  Feed(StopAsked{SIGUSR1});  // is not for us
   EXPECT_FALSE(verdict_);
   Feed(StopAsked{SIGTERM});
   ASSERT_TRUE(verdict_);
@@ -902,6 +902,38 @@ TEST_F(CampaignTest, TheNextLauncherKnowsByWhoseFaultAttemptsEnded) {
     EXPECT_EQ(now_ - began, seconds(1 + attempt));
   }
   EXPECT_THAT(core_->left_out(), ElementsAre("node1"));
+}
+
+// Such as that with which Slurm asks for a checkpoint.
+TEST_F(CampaignTest, ASignalForWorkersBetweenAttemptsIsNotDroppedSilently) {
+  Make(2, 3);
+  Runs(seconds(100));
+  Feed(StopAsked{SIGUSR1});
+  EXPECT_THAT(said_, IsEmpty());
+  WorkerFails();
+  said_.clear();
+  Feed(StopAsked{SIGUSR1});
+  EXPECT_THAT(said_, ElementsAre(HasSubstr("SIGUSR1 is ignored: no worker is running now")));
+  Wait();
+  EXPECT_EQ(begun_.size(), 2U);
+}
+
+// Else the restart would leave it out unless it joins within 2 s of the others.
+TEST_F(CampaignTest, TheNextLauncherDoesNotDoubtAHostThatHasRunSince) {
+  Make(2, 5, 1);
+  Runs(seconds(100));
+  Ends(End::kNode, kExitNodeLost, {1});
+  Wait();
+  EXPECT_THAT(begun_.back().doubtful, ElementsAre(false, true));
+  Feed(AttemptRuns{{0, 1}, {0, 1}});
+  now_ += seconds(100);
+  WorkerFails();
+  CampaignPast past = PastOfCore(*core_, TimePoint(seconds(1000)), now_, {}, 0);
+  past.seats = {0, 1};
+  core_.emplace(options_, past, now_);
+  Take(core_->Begin());
+  Wait();
+  EXPECT_THAT(begun_.back().doubtful, ElementsAre(false, false));
 }
 
 // A job that is detached while it runs: its journal is made of the campaign itself.

@@ -125,6 +125,20 @@ TEST_F(StoppingTest, AnInterruptAfterAnEndThatCancelsKillsNow) {
   }
 }
 
+// Its host was ending when the time limit of the elastic job came.
+TEST_F(StoppingTest, AnEndThatCancelsCountsAlsoWhileStopping) {
+  for (const bool cancels : {false, true}) {
+    SCOPED_TRACE(cancels);
+    Reset(State::kStopping);
+    Feed(EndAsked{"the job is over", cancels});
+    const auto actions = Signal(SIGINT);
+    ASSERT_EQ(JobSentTo(1, actions).size(), 1u);
+    EXPECT_EQ(JobSentTo(1, actions)[0].stop().grace_ms(), cancels ? 0u : 5000u);
+    EndAll();
+    EXPECT_EQ(verdict().exit_code, 1);  // the worker's failure came first
+  }
+}
+
 // A detached job hears of no Ctrl-C. What comes from two terminals at the same time is one stop.
 TEST_F(StoppingTest, ASecondStopCommandKillsNow) {
   const UserSignal stop{SIGTERM, absl::StrCat(kStopCommand, "root, node0)")};

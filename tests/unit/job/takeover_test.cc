@@ -164,6 +164,18 @@ TEST_F(TakeoverTest, ANodeThatDoesNotAnswerIsLostAfterTheLease) {
   EXPECT_THAT(verdict().message, HasSubstr("node1"));
 }
 
+// Connections are made anew after a launcher's death, and all at once.
+TEST_F(TakeoverTest, TheFirstNodeThatIsHeardGivesTheOthersALease) {
+  options_.away = std::chrono::hours(1);
+  TakeOver(2, Runs(2));
+  Pass(options_.lease - seconds(1));
+  Beat(0);
+  Pass(seconds(2), {0});
+  EXPECT_EQ(core_->state(), State::kRunning);
+  Pass(options_.lease, {0});
+  EXPECT_EQ(core_->state(), State::kStopping);
+}
+
 TEST_F(TakeoverTest, ANodeThatHadEndedAndIsGoneIsNotLost) {
   TakeOver(2, Runs(2));
   Exit(2, 0);

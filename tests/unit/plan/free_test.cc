@@ -98,14 +98,28 @@ TEST_F(FreeTest, WhoHasTheGpusIsTold) {
   EXPECT_EQ(Ranks(PlanFree()), "a0 a1");
 }
 
-TEST_F(FreeTest, OnANodeWithoutGpusASlotIsACore) {
+// "-np 2 -H a": who asks for two ranks does not ask for two cores.
+TEST_F(FreeTest, OnANodeWithoutGpusASlotIsACoreAndRanksMayUseMore) {
   AddBooked("a", 0);
   options_.ranks = 2;
-  EXPECT_THAT(Cores(PlanFree()), ElementsAre("0", "1"));
-  HoldCores("0-1");
-  EXPECT_THAT(Cores(PlanFree()), ElementsAre("2", "3"));
+  const auto first = PlanFree();
+  EXPECT_THAT(Cores(first), ElementsAre("0-3", "4-7"));
+  EXPECT_EQ(ReserveFor(first->nodes[0], options_).cpulist(), "0,4");
+  HoldCores("0,4");
+  EXPECT_THAT(Cores(PlanFree()), ElementsAre("1-3", "5-7"));
   options_.ranks.reset();
-  EXPECT_EQ(PlanFree()->world_size, 6u);
+  const auto rest = PlanFree();
+  EXPECT_EQ(rest->world_size, 6u);
+  EXPECT_EQ(ReserveFor(rest->nodes[0], options_).cpulist(), "1-3,5-7");
+}
+
+TEST_F(FreeTest, RanksOnOneNumaNodeHoldDifferentCoresOfIt) {
+  AddBooked("a", 0).add_numa_nodes()->set_cpulist("0-7");
+  options_.ranks = 2;
+  options_.cpu_bind = CpuBind::kNuma;
+  const auto plan = PlanFree();
+  EXPECT_THAT(Cores(plan), ElementsAre("0-7", "0-7"));
+  EXPECT_EQ(ReserveFor(plan->nodes[0], options_).cpulist(), "0-1");
 }
 
 TEST_F(FreeTest, GivenSlotsShareTheCores) {

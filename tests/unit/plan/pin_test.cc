@@ -309,6 +309,9 @@ TEST_F(PinTest, RanksThatShareAGpuForOneProcessAreWarnedOf) {
   options_.ranks = 3;
   EXPECT_THAT(PlanAll()->warnings,
               ElementsAre(AllOf(HasSubstr("a: 2 ranks share GPU 1"), HasSubstr("MPS"))));
+  options_.mps = true;
+  EXPECT_THAT(PlanAll()->warnings, IsEmpty());
+  options_.mps = false;
   options_.gpu_bind = GpuBind::kNone;
   EXPECT_THAT(PlanAll()->warnings, IsEmpty());
 }

@@ -9,7 +9,9 @@ namespace {
 
 using testing::AllOf;
 using testing::Contains;
+using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::IsEmpty;
 
 class PlaceTest : public PlanFixture {};
 
@@ -296,6 +298,10 @@ TEST_F(PlaceTest, TheTableHasOneAlignedRowARank) {
             "rank  node  host    local  gpus  cores\n"
             "0     0     a       0/1    -     -\n"
             "1     1     longer  0/1    -     -\n");
+  inventories_.clear();
+  EXPECT_THAT(
+      FormatRankTable(*PlaceAll()),
+      HasSubstr("-     -\nNo host was asked, because the slots are given; dtrain launch -v"));
 }
 
 TEST_F(PlaceTest, AnyPlanThatIsMadeHoldsItsPromises) {
@@ -415,29 +421,27 @@ TEST_F(PlaceTest, AQuotaLimitsTheSlotsThatCoresMake) {
   EXPECT_EQ(PlaceAll()->world_size, 6u);
 }
 
-TEST_F(PlaceTest, ANodeWithAmdGpusIsNoNodeOfCores) {
+TEST_F(PlaceTest, ANodeWithAmdGpusHasASlotForEach) {
   AddHost("a");
   inventories_[0].set_amd_gpus(4);
-  EXPECT_THAT(Message(PlaceAll()), AllOf(HasSubstr("a has 4 AMD GPUs"), HasSubstr("slots=4"),
-                                         HasSubstr("--ppn 4"), HasSubstr("ROCR_VISIBLE_DEVICES")));
-  options_.ranks = 4;
-  EXPECT_THAT(Message(PlaceAll()), HasSubstr("4 AMD GPUs"));
+  const auto plan = PlaceAll();
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->world_size, 4u);
+  EXPECT_THAT(plan->warnings,
+              ElementsAre(AllOf(HasSubstr("a has 4 AMD GPUs"), HasSubstr("LOCAL_RANK"))));
+  options_.ranks = 2;
+  EXPECT_EQ(PlaceAll()->world_size, 2u);
   options_.ranks = std::nullopt;
-  for (const auto& [what, name] :
-       {std::pair(PerNode::kGpus, "--ppn gpu"), std::pair(PerNode::kGpusOrOne, "--ppn gpu"),
-        std::pair(PerNode::kAuto, "--ppn auto")}) {
+  for (const PerNode what : {PerNode::kGpus, PerNode::kGpusOrOne, PerNode::kAuto}) {
     options_.per_node = what;
-    EXPECT_THAT(Message(PlaceAll()), AllOf(HasSubstr(name), HasSubstr("4 AMD GPUs")));
+    EXPECT_EQ(PlaceAll()->world_size, 4u);
+    EXPECT_THAT(PlaceAll()->warnings, IsEmpty()) << "it was asked for";
   }
-  inventories_[0].set_amd_gpus(1);
-  options_.per_node = PerNode::kGpusOrOne;
-  EXPECT_EQ(PlaceAll()->world_size, 1u);
-  inventories_[0].set_amd_gpus(4);
   options_.per_node = PerNode::kCores;
   EXPECT_EQ(PlaceAll()->world_size, 8u);
   options_.per_node = std::nullopt;
-  options_.ranks_per_node = 4;
-  EXPECT_EQ(PlaceAll()->world_size, 4u);
+  options_.ranks_per_node = 6;
+  EXPECT_EQ(PlaceAll()->world_size, 6u);
   options_.ranks_per_node = std::nullopt;
   hosts_.entries[0].slots = 3;
   EXPECT_EQ(PlaceAll()->world_size, 3u);
