@@ -350,12 +350,16 @@ def test_restarts_go_on_with_the_next_launcher(cluster, residents, ended):
 
 
 # What cannot be prepared never runs: the job is over, and not left to other launchers.
-def test_a_job_that_cannot_be_prepared_is_over(cluster, residents):
-    result = cluster.launch(["-d", *cluster.hosts_flag(1), "--result-json", "/no/such/folder/r.json", "--", "true"])
-    assert result.code == 200 and result.err.count("/no/such/folder") == 1 and result.out == "", result
-    jobs = list((cluster.head.base / STATE / "jobs").iterdir())
+def test_a_job_that_cannot_be_prepared_is_over(cluster, residents, ended):
+    flags = [*cluster.hosts_flag(1), "--status-listen", "45871", "--"]
+    first = launch(cluster, [*flags, *COUNTS])
+    result = cluster.launch(["-d", *flags, "true"])
+    assert result.code == 200 and result.err.count("45871") == 1 and result.out == "", result
+    jobs = [each.name for each in (cluster.head.base / STATE / "jobs").iterdir() if each.name != first.id]
     assert len(jobs) == 1
-    assert Job(cluster, jobs[0].name).summary["exit_code"] == 200
+    assert Job(cluster, jobs[0]).summary["exit_code"] == 200
+    ended()
+    first.wait(60)
 
 
 def test_the_end_is_told_to_a_command(cluster, residents):
