@@ -129,12 +129,13 @@ void Runner::OnOutputFailed(const absl::Status& why) {
 
 void Runner::OnSignal(int signal) {
   if (detaching_.is_done()) return;
+  const bool stops = signal != SIGUSR1 && signal != SIGUSR2;
   // Nobody seems to want the output that is left; a folder is written to its end.
   if (campaign_.verdict()) {
+    if (!stops) return;
     if (!is_detached() && (end_ == nullptr || !end_->StopWaiting())) Leave();
     return;
   }
-  const bool stops = signal != SIGUSR1 && signal != SIGUSR2;
   const bool told = signal == detached::JobFolder::StopSignal();
   const std::string from = NameSender(loop::SignalWatch::SenderOf(signal));
   if (told) signal = SIGTERM;

@@ -277,15 +277,22 @@ void OwnProcesses::KillLiving() {
   around_.quarantine.Looked(owner_.uid, begin, around_.loop.Now(), kPausesOfKills);
 }
 
-// All at once: nobody looks a second time.
+// All in one look: what it misses lives until EndAll, which waits for the removal of containers.
 void OwnProcesses::KillMarked() {
-  if (!job_id_.empty()) (void)os::Kill(os::FindByEnvironment(owner_.uid, Marks()));
+  const TimePoint begin = around_.loop.Now();
+  if (job_id_.empty() || begin < around_.quarantine.LooksFrom(owner_.uid)) return;
+  (void)os::Kill(os::FindByEnvironment(owner_.uid, Marks()));
+  around_.quarantine.Looked(owner_.uid, begin, around_.loop.Now(), kPausesOfKills);
 }
 
 void OwnProcesses::EndAll(loop::Task done) {
   when_all_ended_ = std::move(done);
   look_.next = 0;
-  TryToEnd(around_.loop.Now() + kEndBound);
+  const TimePoint now = around_.loop.Now();
+  const TimePoint from = std::max(now, around_.quarantine.LooksFrom(owner_.uid));
+  if (from == now) return TryToEnd(now + kEndBound);
+  KillShepherd();
+  again_.At(from, [this, from] { TryToEnd(from + kEndBound); });
 }
 
 // The shepherd's death signal takes its direct children; what these had started is in their cgroup,
@@ -316,9 +323,9 @@ void OwnProcesses::TryToEnd(TimePoint deadline) {
   if (left && now < (in_parts_ ? deadline + kLookBound : deadline)) {
     // Other users have as much time, however many of this one's jobs end at once.
     around_.quarantine.Looked(owner_.uid, begin, now, 1);
-    return again_.After(
-        std::max<Duration>(kEndPause, around_.quarantine.LooksFrom(owner_.uid) - now),
-        [this, deadline] { TryToEnd(deadline); });
+    const Duration pause =
+        std::max<Duration>(kEndPause, around_.quarantine.LooksFrom(owner_.uid) - now);
+    return again_.After(pause, [this, end = deadline + (pause - kEndPause)] { TryToEnd(end); });
   }
   if (left) log::Error(absl::StrCat("job ", job_id_, ": some of its processes cannot be killed"));
   if (start_time_ != 0) {

@@ -223,7 +223,7 @@ void LogFiles::End(Rank rank, v1::StreamKind stream) {
 
 void LogFiles::Queue(Rank rank, v1::StreamKind stream, std::string bytes) {
   if (directory_ == nullptr) {
-    if (!without_.ok()) Lose(names_.name(rank, stream), bytes.size(), without_);
+    if (!without_.ok() && !bytes.empty()) Lose(names_.name(rank, stream), bytes.size(), without_);
     return;
   }
   queued_bytes_ += bytes.size();
@@ -246,7 +246,7 @@ void LogFiles::Queue(Rank rank, v1::StreamKind stream, std::string bytes) {
 void LogFiles::Done(const std::string& name, size_t bytes, size_t missing, absl::Status status) {
   queued_bytes_ -= bytes;
   --queued_writes_;
-  if (!status.ok() && !absl::IsDataLoss(status)) Lose(name, missing, status);
+  if (!status.ok() && !absl::IsDataLoss(status) && missing > 0) Lose(name, missing, status);
   bool& told = absl::IsDataLoss(status) ? changed_ : failed_;
   if (!status.ok() && !std::exchange(told, true)) callbacks_.on_error(std::move(status));
   if (callbacks_.on_progress) callbacks_.on_progress();
@@ -266,10 +266,9 @@ std::string LogFiles::Lack() const {
   for (const auto& [name, loss] : losses_) {
     if (named == kMostNamed) break;
     ++named;
-    parts.push_back(absl::StrCat(
-        Escape(name),
-        loss.bytes > 0 ? absl::StrCat(" lacks ", Count(loss.bytes, "byte")) : " is not written",
-        " since ", absl::FormatTime("%Y-%m-%d %H:%M:%S", loss.since, absl::LocalTimeZone())));
+    parts.push_back(
+        absl::StrCat(Escape(name), " lacks ", Count(loss.bytes, "byte"), " since ",
+                     absl::FormatTime("%Y-%m-%d %H:%M:%S", loss.since, absl::LocalTimeZone())));
   }
   if (losses_.size() > named) {
     parts.push_back(absl::StrCat(Count(losses_.size() - named, "more file"), " too"));

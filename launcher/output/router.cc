@@ -249,7 +249,7 @@ void OutputRouter::FlushLines() {
 std::string OutputRouter::MissingInFiles() const { return files_ == nullptr ? "" : files_->Lack(); }
 
 void OutputRouter::FinishFiles(loop::Task done) {
-  if (files_ == nullptr) return done();
+  if (files_ == nullptr || std::exchange(files_are_over_, true)) return done();
   files_->Finish(std::move(done));
 }
 
@@ -268,11 +268,7 @@ void OutputRouter::Finish(loop::Task done) {
     });
   };
   // The files first, because their errors are reported on stderr.
-  if (files_ == nullptr) {
-    written();
-  } else {
-    files_->Finish(std::move(written));
-  }
+  FinishFiles(std::move(written));
 }
 
 void OutputRouter::FinishSaying(Duration at_most) {

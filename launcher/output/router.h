@@ -78,7 +78,8 @@ class OutputRouter {
   const absl::Status& lost() const { return lost_; }
   // What the log files lack, for the user; empty: nothing. After FinishFiles.
   std::string MissingInFiles() const;
-  // Nothing more is delivered. Calls `done` when all of it is in the log files, or cannot be.
+  // Nothing more is delivered. Calls `done` when all of it is in the log files, or cannot be. Only
+  // once: who has stopped waiting for a disk does not wait again.
   void FinishFiles(loop::Task done);
 
   // Lines without an end and tracebacks that are held back go out: what is said next comes after
@@ -120,7 +121,8 @@ class OutputRouter {
   std::vector<loop::Task> room_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   std::unique_ptr<LogFiles> files_;
-  std::unique_ptr<Sink> out_;  // null: it is the same as stderr, and one writer keeps their order
+  bool files_are_over_ = false;  // or are waited for
+  std::unique_ptr<Sink> out_;    // null: it is the same as stderr, and one writer keeps their order
   std::unique_ptr<Sink> err_;
 };
 

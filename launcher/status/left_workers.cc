@@ -40,26 +40,31 @@ std::vector<std::string> LostHosts(const detached::JobFolder& job) {
 absl::StatusOr<std::optional<LeftWorkers>> FindLeftWorkers(const detached::JobFolder& job) {
   LeftWorkers left;
   left.job = job.id();
-  left.hosts = LostHosts(job);
-  if (left.hosts.empty()) return std::nullopt;
+  // Its summary may be large: it comes last, where all else is known.
+  const auto unless_whole =
+      [&](const absl::Status& why) -> absl::StatusOr<std::optional<LeftWorkers>> {
+    if (LostHosts(job).empty()) return std::nullopt;
+    return why;
+  };
   const auto spec = job.ReadSpec();
-  if (!spec.ok()) return spec.status();
+  if (!spec.ok()) return unless_whole(spec.status());
   // Without its launcher workers end with the lease.
   if (spec->foreground()) return std::nullopt;
   const auto entry = job.Entry();
-  if (!entry.ok()) return entry.status();
+  if (!entry.ok()) return unless_whole(entry.status());
   // With the ways that it was launched with. Of its environment only the flags are kept.
   cli::Surroundings then = cli::SurroundingsOf(*spec);
   then.environment = cli::WithFlagVariablesOf(*spec, cli::ProcessSurroundings().environment);
   auto command = cli::ParseLaunch({spec->argv().begin(), spec->argv().end()}, then);
-  if (!command.ok()) return command.status();
+  if (!command.ok()) return unless_whole(command.status());
   left.launch = std::move(command->launch);
   const job::JobOptions& options = left.launch.job;
   left.gone = absl::FromUnixNanos(entry->ended_unix_nanos()) +
               absl::FromChrono(
                   std::max<Duration>(left.launch.detach.away.value_or(kUsualAway), options.lease) +
                   options.grace);
-  if (absl::Now() > left.gone) return std::nullopt;
+  if (absl::Now() <= left.gone) left.hosts = LostHosts(job);
+  if (left.hosts.empty()) return std::nullopt;
   return left;
 }
 
