@@ -50,7 +50,7 @@ class JobEnd {
   // `details`: warnings that matter only if something may be left behind. `stopped`: who has
   // stopped the launch does not wait for long until its last output is taken.
   void Begin(std::vector<std::string> details, bool stopped);
-  // Nobody wants to wait any longer for log files. False: nobody does.
+  // Ends the wait for log files. False: there is none.
   bool StopWaiting();
   // Of `dtrain launch`.
   int exit_code() const { return exit_code_; }

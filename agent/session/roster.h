@@ -51,7 +51,8 @@ class Roster {
   // Writes the audit of what was done for `peer`. `again`: what can be done any number of times.
   void Audit(const auth::Identity& peer, absl::string_view method, const auth::Job& job,
              bool again);
-  // The same of what was allowed and failed, or what somebody else has `decided` against.
+  // Writes the audit of a request that failed. `decided`: OK where it was allowed, else why
+  // dtrain-spawner denied it.
   void AuditFailed(const auth::Identity& peer, absl::string_view method, const auth::Job& job,
                    const absl::Status& decided);
   // The line for the log, if it is the first of its `kind` and user within a minute.

@@ -315,7 +315,7 @@ void OwnProcesses::TryToEnd(TimePoint deadline) {
     left = left || cgroup.Populated();
     if (!left) cgroup.Remove().IgnoreError();  // also when none was made
   }
-  // What was looked at in an earlier part may have forked.
+  // Processes that an earlier part has seen may have forked since.
   found_ = found_ || left;
   in_parts_ = in_parts_ || look_.next != 0;
   left = look_.next != 0 || std::exchange(found_, false);

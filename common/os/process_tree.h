@@ -26,7 +26,7 @@ struct ProcessInfo {
   pid_t parent = 0;
   pid_t group = 0;
   pid_t session = 0;
-  bool exits = false;  // it gives back what it has
+  bool exits = false;  // it ends, and frees its memory
 };
 
 // Absent: there is no such process.
@@ -43,8 +43,8 @@ absl::StatusOr<UniqueFd> OpenProcess(pid_t pid, uint64_t start_time, uid_t uid);
 // Processes below `root`, from one pass over /proc: some may have ended since, some may be new.
 std::vector<ProcessInfo> Descendants(pid_t root);
 
-// For a user who has very many processes: a look that has worked for `most` ends there, and the
-// next one begins where it has ended.
+// Splits a look at very many processes: it stops after `most` of processor time, and the next look
+// goes on from there.
 struct LookInParts {
   Duration most{};
   pid_t next = 0;  // 0: the last look came to the end

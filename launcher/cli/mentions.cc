@@ -120,7 +120,8 @@ absl::Status CollectEnvironment(const Surroundings& surroundings, Mentions& ment
       Append(flag, std::string(value), words);
       continue;
     }
-    // Lines may have commas in them.
+    // Lines may have commas in them. The last line's end is no separator: YAML's blocks have it.
+    absl::ConsumeSuffix(&value, "\n");
     const bool lines = value.find('\n') != absl::string_view::npos;
     for (absl::string_view part : absl::StrSplit(value, lines ? '\n' : ',')) {
       if (!lines || !part.empty()) Append(flag, std::string(part), words);

@@ -70,7 +70,7 @@ void LeaseWatch::Hear(NodeId id) {
   }
   if (!cluster_.view(id).suspect) return;
   cluster_.SetSuspect(id, false);
-  // What was asked while it was silent may not have reached its shepherd.
+  // Beats that were sent while it was silent may not have reached its shepherd.
   if (node.asked_at != kNever) node.asked_at = cluster_.now();
   LookAt(id, SuspectAt(node));
   out_.Warn(absl::StrCat(cluster_.host(id), ": heard from again after ", FormatSeconds(silence)));

@@ -7,11 +7,13 @@
 
 #include <cerrno>
 #include <chrono>
+#include <cstring>
 #include <map>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -84,7 +86,7 @@ struct LogFiles::Directory {
 
   // A file is open only while it is written to: a job may have more streams than we may have
   // descriptors.
-  // DATA_LOSS: all is written, and somebody else has removed or changed what was there. Leaves what
+  // DATA_LOSS: all is written, but somebody else has removed or changed the file. Leaves what
   // is not written in `bytes`.
   absl::Status Append(const std::string& name, absl::string_view& bytes) {
     const absl::string_view all = bytes;
@@ -278,7 +280,11 @@ std::string LogFiles::Lack() const {
                                  Count(queued_bytes_, "byte")));
   }
   if (parts.empty()) return "";
-  if (absl::IsResourceExhausted(first_loss_)) parts.emplace_back("make room there");
+  for (const int full : {ENOSPC, EDQUOT}) {
+    if (absl::EndsWith(first_loss_.message(), std::strerror(full))) {
+      parts.emplace_back("make room there");
+    }
+  }
   return absl::StrCat(kLackBegins, " (", names_.flag, "): ", absl::StrJoin(parts, "; "));
 }
 

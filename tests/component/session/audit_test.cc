@@ -43,18 +43,12 @@ class FailingSpawner final : public spawn::Spawner {
   const absl::Status why_;
 };
 
-// The log of a resident agent that gets one launch of alice's.
-std::string LogOf(const absl::Status& why) {
-  loop::Loop loop;
-  FailingSpawner spawner(why);
-  Identity self;
-  self.protocol = rpc::kProtocolVersion;
-  self.resumable = true;
-  Sessions sessions(loop, self, "/nonexistent", spawner, Readers(), [] {});
+// What the agent says as it ends a launch of this user's; empty: it does not.
+std::string EndOfLaunch(loop::Loop& loop, Sessions& sessions, const std::string& user, uid_t uid) {
   auth::Identity peer;
   peer.role = auth::Role::kUser;
-  peer.name = "alice";
-  peer.account = auth::Account{"alice", 1001, 1001};
+  peer.name = user;
+  peer.account = auth::Account{user, uid, uid};
   AgentService service(loop, sessions, peer);
   auto pair = os::SocketPair();
   EXPECT_TRUE(pair.ok());
@@ -64,15 +58,24 @@ std::string LogOf(const absl::Status& why) {
   hello.set_job_id("dtrain-1f");
   hello.set_lease_ms(10'000);
   TestLauncher launcher(loop, hello);
+  launcher.Greet(std::move(pair->second), /*resume=*/false);
+  EXPECT_TRUE(launcher.Until([&] { return launcher.end_.has_value(); }));
+  return launcher.end_ ? std::string(launcher.end_->message()) : "";
+}
+
+// The log of a resident agent that gets one launch of alice's.
+std::string LogOf(const absl::Status& why) {
+  loop::Loop loop;
+  FailingSpawner spawner(why);
+  Identity self;
+  self.protocol = rpc::kProtocolVersion;
+  self.resumable = true;
+  Sessions sessions(loop, self, "/nonexistent", spawner, Readers(), [] {});
   log::Init("test", log::Level::kInfo);
   testing::internal::CaptureStderr();
-  launcher.Greet(std::move(pair->second), /*resume=*/false);
-  const bool ended = launcher.Until([&] { return launcher.end_.has_value(); });
+  const std::string how = EndOfLaunch(loop, sessions, "alice", 1001);
   std::string log = testing::internal::GetCapturedStderr();
-  EXPECT_TRUE(ended) << log;
-  if (ended) {
-    EXPECT_THAT(std::string(launcher.end_->message()), HasSubstr("start the shepherd: "));
-  }
+  EXPECT_THAT(how, HasSubstr("start the shepherd: ")) << log;
   return log;
 }
 
@@ -128,7 +131,7 @@ std::string EndBeside(int jobs, const std::string& user, uint32_t uid) {
   for (int i = 0; i < jobs; ++i) {
     EXPECT_TRUE(JobDirectory::Make(state, {1001, absl::StrCat("dtrain-", i), 0}, false).ok());
   }
-  std::string how = "the jobs were not taken over";
+  std::string how;
   {
     loop::Loop loop;
     FindingSpawner spawner;
@@ -142,22 +145,7 @@ std::string EndBeside(int jobs, const std::string& user, uint32_t uid) {
     const TimePoint late = Clock::now() + std::chrono::seconds(60);
     while (!adopted && loop.context().run_one_until(late) != 0) continue;
     EXPECT_EQ(adopted, absl::OkStatus());
-    auth::Identity peer;
-    peer.role = auth::Role::kUser;
-    peer.name = user;
-    peer.account = auth::Account{user, uid, uid};
-    AgentService service(loop, sessions, peer);
-    auto pair = os::SocketPair();
-    EXPECT_TRUE(pair.ok());
-    const rpc::StreamServer server(service, std::move(pair->first));
-    v1::Hello hello;
-    hello.set_protocol(rpc::kProtocolVersion);
-    hello.set_job_id("dtrain-one-more");
-    hello.set_lease_ms(10'000);
-    TestLauncher launcher(loop, hello);
-    launcher.Greet(std::move(pair->second), /*resume=*/false);
-    EXPECT_TRUE(launcher.Until([&] { return launcher.end_.has_value(); }));
-    if (launcher.end_) how = std::string(launcher.end_->message());
+    how = EndOfLaunch(loop, sessions, user, uid);
   }
   std::filesystem::remove_all(state);
   return how;

@@ -316,6 +316,14 @@ TEST_F(ParseTest, VariablesAreFlagsAndTheCommandLineIsStronger) {
   options = Launch({"x"});
   ASSERT_EQ(options.job.part.env_size(), 2);
   EXPECT_EQ(options.job.part.env(0).value(), "1,2");
+  surroundings_.environment = {"DTRAIN_EXPORT=A=1,B=2\n"};
+  options = Launch({"x"});
+  ASSERT_EQ(options.job.part.env_size(), 2) << "the only line's end says nothing";
+  EXPECT_EQ(options.job.part.env(0).value(), "1");
+  surroundings_.environment = {"DTRAIN_EXPORT=\nA=1,2", "DTRAIN_ENV=none"};
+  options = Launch({"x"});
+  ASSERT_EQ(options.job.part.env_size(), 1);
+  EXPECT_EQ(options.job.part.env(0).value(), "1,2");
   surroundings_.environment = {"DTRAIN_NP=many"};
   EXPECT_THAT(Error({"x"}), HasSubstr("DTRAIN_NP: \"many\" is not"));
 }
