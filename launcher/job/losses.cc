@@ -159,7 +159,8 @@ void Losses::Fault(NodeId node, std::string text, int exit_code) {
 
 bool Losses::IsBeforeRun() const {
   const std::vector<PhaseTime>& phases = cluster_.phases();
-  return std::none_of(phases.begin(), phases.end(),
+  return ranks_.ended() == 0 &&
+         std::none_of(phases.begin(), phases.end(),
                       [](const PhaseTime& phase) { return phase.state == State::kRunning; });
 }
 

@@ -186,7 +186,7 @@ class Job:
     def check_output(self, result):
         """Each line once and in order; all of them when all went well."""
         for rank in range(4 * self.slots):
-            mine = [line.split("] ", 1)[1] for line in result.lines if line.startswith(f"[{rank}] ")]
+            mine = result.said_by(rank)
             if self.kind == "sum":
                 if result.code == 0 and mine != [f"rank {rank} goes"]:
                     raise Violation(f"rank {rank} wrote {mine}\n{result}")

@@ -60,6 +60,20 @@ class Result:
         return self.out.splitlines()
 
     @property
+    def begins_again(self):
+        """A host was lost when not all workers ran yet: those of the other hosts were started once more."""
+        return "not all workers ran yet: the start begins again" in self.err
+
+    def said_by(self, rank):
+        """What a rank wrote, without its prefix. If it was started more than once, and begins with the same line each
+        time: what it wrote since the last start."""
+        said = [line.split("] ", 1)[1] for line in self.lines if line.startswith(f"[{rank}] ")]
+        if self.begins_again:
+            while said and said[0] in said[1:]:
+                said = said[said.index(said[0], 1):]
+        return said
+
+    @property
     def tells_of_loss(self):
         """Whether stderr has anything of what is lost; that a silent node will be is a warning only."""
         return "lost" in self.err.replace("it will be declared lost after", "")

@@ -345,6 +345,8 @@ def pids_group(cluster, node):
     group = Path("/root/work/pids", cluster.base.name)
     node.path(group).mkdir()
     yield node.path(group), lambda: (group / "cgroup.procs").write_text("0")
+    # The kernel takes some milliseconds for the last process of a launch that has ended.
+    wait_until(lambda: not (node.path(group) / "cgroup.procs").read_text(), 10, "processes are left in the cgroup")
     node.path(group).rmdir()
 
 

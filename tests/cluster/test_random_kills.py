@@ -98,18 +98,20 @@ class Round:
         assert not self.is_up or before == after, (str(self), before, after)
 
     def check_end(self, result):
-        """Nobody was started twice, and of a job that failed nobody stays until he is told to go."""
+        """Nobody was started twice, unless the start began again, and of a job that failed nobody stays until he is told
+        to go."""
         for agent in self.agents:
             wait_until(lambda agent=agent: not workers(agent.host) and not agent.jobs(), 30,
                        lambda agent=agent: (str(self), agent.log, agent.jobs(), str(result)))
         for rank, node in enumerate(self.nodes):
             started = starts(node)
-            assert started in ([], [str(rank)]), (str(self), node.name, started)
+            assert set(started) <= {str(rank)}, (str(self), node.name, started)
+            assert len(started) <= 1 or result.begins_again, (str(self), node.name, started)
             assert result.code != 0 or started, (str(self), result)
             forget(node)
 
 
-# E1, E2, E10 and O: never started twice, no process another than before, no line lost, and nothing left.
+# E1, E2, E10 and O: never started twice by one start, no process another than before, no line lost, and nothing left.
 @pytest.mark.bound(20)
 def test_e1_e2_agents_killed_at_random_moments(tls):
     seed = int(os.environ.get("DTRAIN_SEED") or random.randrange(1 << 30))

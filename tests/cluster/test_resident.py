@@ -70,7 +70,7 @@ def shepherds(host):
 def check_lines(result, ranks):
     """Every rank's lines are there, each once and in order."""
     for rank in range(ranks):
-        lines = [line.split("] ", 1)[1] for line in result.lines if line.startswith(f"[{rank}] ")]
+        lines = result.said_by(rank)
         assert lines[-1] == f"last {len(lines) - 1}", (rank, lines[-3:], result.err)
         assert lines[:-1] == [f"line {i}" for i in range(len(lines) - 1)], rank
 

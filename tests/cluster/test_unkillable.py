@@ -56,7 +56,8 @@ if can_freeze():
             finally:
                 thaw(frozen)  # or its host would never end
             tls.wait_for_no_workers(20)
-            assert nodes(tls).stdout.count(" ok ") == 2
+            # Its agent looks four times a second at most, whoever asks.
+            wait_until(lambda: nodes(tls).stdout.count(" ok ") == 2, 10, lambda: nodes(tls))
             other = tls.start(*tls.flags(1), "--", "echo", "fine").wait(20)
             assert other.code == 0 and other.out.count("fine") == 2, other
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """silent_files.py FOLDER: mounts a file system with one file. A process that reads the file waits until this program
-ends, and no signal ends it before."""
+ends, and no signal ends it once this program has written "asked"."""
 import errno
 import stat
 import sys
@@ -20,6 +20,7 @@ class Silent(fusepy.Operations):
         raise fusepy.FuseOSError(errno.ENOENT)
 
     def read(self, path, size, offset, fh):
+        print("asked", flush=True)
         threading.Event().wait()
 
 

@@ -30,7 +30,7 @@ def silent(place):  # noqa: F811
     folder = place.node.path("/home/mallory/silent")
     folder.mkdir()
     server = place.node.popen(["/usr/bin/python3", "-B", HERE / "silent_files.py", "/home/mallory/silent"],
-                              stdin=subprocess.DEVNULL, start_new_session=True)
+                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, start_new_session=True)
     launching.wait_until(lambda: server.poll() is not None or "silent" in place.node.run(["cat", "/proc/mounts"]).stdout,
                          20, "no mount")
 
@@ -39,7 +39,7 @@ def silent(place):  # noqa: F811
             server.kill()
             server.wait(20)
             place.node.run(["umount", "-l", "/home/mallory/silent"], check=False)
-    yield end
+    yield server.stdout, end
     end()
 
 
@@ -53,7 +53,9 @@ def is_held(pid):
 @pytest.mark.skipif(not os.path.exists("/dev/fuse"), reason="needs FUSE")
 def test_a_user_whose_own_file_system_holds_a_process_is_alone_with_it(place, alices_job, silent):  # noqa: F811
     launch = place.start_launch("--", "sh", "-c", "echo up; exec cat /home/mallory/silent/file")
+    asked, end = silent
     launch.wait_for("up\n", count=2)
+    assert asked.readline() == "asked\n"
     launching.wait_until(lambda: sum(is_held(pid) for pid in place.pids_of("mallory")) == 2, 20,
                          lambda: launch.out)
     launch.signal(15)
@@ -65,6 +67,6 @@ def test_a_user_whose_own_file_system_holds_a_process_is_alone_with_it(place, al
     assert refused.code == 200 and "of that user's" in refused.err, refused
     others = place.start_launch("--", "echo", "fine", user="alice").wait(30)
     assert others.code == 0, (others, place.agent.log)
-    silent()
+    end()
     launching.wait_until(lambda: place.start_launch("--", "echo", "fine").wait(30).code == 0, 30,
                          lambda: place.agent.log)

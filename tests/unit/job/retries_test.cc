@@ -180,6 +180,23 @@ TEST_F(RetriesTest, LostBeforeTheWorkersRun) {
   }
 }
 
+// The program of a rank that has ended needs no other rank: it must not run twice.
+TEST_F(RetriesTest, LostWhenARankHasEnded) {
+  Make(2);
+  RunUntil(State::kStarting);
+  Started(0);
+  Exit(0, 0);
+  Closed(1);
+  Pass(seconds(4), {0});
+  if (core_->state() == State::kStopping) {
+    Over(0);
+    Drained(0);
+  }
+  ASSERT_TRUE(finished_);
+  EXPECT_FALSE(verdict().absent);
+  EXPECT_THAT(verdict().nodes, ElementsAre(NodeId(1)));
+}
+
 // It is there, and does what it must not.
 TEST_F(RetriesTest, OneThatBreaksARuleIsNotAbsent) {
   Make(2);
