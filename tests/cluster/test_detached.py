@@ -2,6 +2,7 @@
 """Jobs that outlive their terminal and their launcher (F1, F3, F6, F10, F11): the same processes, every byte once, the
 same end."""
 import contextlib
+import json
 import os
 import random
 import re
@@ -102,6 +103,19 @@ def test_a_job_that_cannot_start_is_told_at_once(cluster, residents):
     result = cluster.launch(["-d", "-H", "node77:1", "--", "true"])
     assert result.code == 2 or result.code == 200, result
     assert result.out == "", result
+
+
+def test_files_are_named_from_where_the_job_was_launched(cluster, residents):
+    work = cluster.work()
+    (work / "dtrain.toml").write_text('timeline = "trace.json"\n')
+    for flags, output in [(["--log-dir", "logs"], "logs/rank-00000.out"), (["--output", "named/%r"], "named/0")]:
+        job = launch(cluster, ["--config", "dtrain.toml", "--result-json", "result.json", *flags, "--wdir", "/", "-H",
+                               "node0:1", "--", "echo", "it"], cwd="/root/work")
+        assert job.wait()["exit_code"] == 0
+        assert (work / output).read_text() == "it\n", job.log
+        for name in ("result.json", "trace.json"):
+            assert json.loads((work / name).read_text()), job.log
+            (work / name).unlink()
 
 
 def test_input_that_no_rank_gets_is_told(cluster, residents):

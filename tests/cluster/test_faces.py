@@ -5,6 +5,7 @@ import importlib.util
 import json
 import os
 import re
+import shutil
 import subprocess
 
 import pytest
@@ -125,6 +126,13 @@ def test_mpirun_of_several_programs_is_one_world(cluster, shared_cluster):
                     "4: b on node2"], result
 
 
+def test_hydras_ranks_beyond_ppn_begin_again_with_the_first_host(cluster):
+    result = dtrain(cluster, "mpiexec", "-ppn", "1", "-n", "4", "-H", names(cluster, 2, ":2"), "sh", "-c",
+                    'echo "$RANK on $DTRAIN_HOST"')
+    assert result.code == 0, result
+    assert sorted(result.lines) == ["0 on node0", "1 on node1", "2 on node0", "3 on node1"], result
+
+
 @needs_torch
 def test_several_programs_are_one_world(cluster):
     result = cluster.launch([*cluster.hosts_flag(2), "-np", 2, "--wdir", "/tmp", PYTHON, SUM, 7, ":",
@@ -168,6 +176,25 @@ def test_accelerate_launch(cluster):
     assert shown.code == 0, shown
     assert shown.out.count("ACCELERATE_MIXED_PRECISION=fp16") == 2 * nodes, shown
     assert shown.out.lower().count("accelerate_use_cpu=true") == 2 * nodes, shown
+
+
+# `accelerate config` has written it long ago, and no flag names it.
+def test_what_the_default_file_of_accelerate_says_has_its_source(cluster):
+    path = "root/.cache/huggingface/accelerate/default_config.yaml"
+    file = cluster.head.base / path
+    file.parent.mkdir(parents=True)
+    text = "compute_environment: LOCAL_MACHINE\ndistributed_type: MULTI_CPU\nuse_cpu: true\n"
+    face = ["accelerate", "launch", "--no_python"]
+    try:
+        file.write_text(f"{text}num_machines: 1\nnum_processes: 2\n")
+        result = dtrain(cluster, *face, "echo", "ran")
+        assert result.code == 0 and result.out.count("ran") == 2, result
+        assert f"dtrain: 2 processes, from /{path}\n" in result.err, result
+        file.write_text(f"{text}num_machines: 2\nnum_processes: 3\n")
+        refused = dtrain(cluster, *face, "echo", "ran")
+        assert refused.code == 2 and f"; what no flag says is from /{path}" in refused.err, refused
+    finally:
+        shutil.rmtree(cluster.head.base / "root/.cache/huggingface")
 
 
 @needs_torch

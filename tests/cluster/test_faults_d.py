@@ -251,6 +251,19 @@ def test_d5_escaped_grandchildren_are_ended(cluster, end):
     leftovers.wait_for_no_processes(cluster, 2)
 
 
+# What a shell puts through `tee`, and a helper that saves, end by themselves after the rank.
+@pytest.mark.parametrize("code", [0, 3])
+def test_what_a_rank_has_started_may_finish(cluster, code):
+    work = cluster.work(cluster.nodes[0])
+    for name in ("tee.log", "ck.bin"):
+        (work / name).unlink(missing_ok=True)
+    script = ("cd /root/work; exec > >(tee tee.log) 2>&1; (sleep 1; echo ok >ck.bin; echo saved) & echo ERROR; "
+              f"exit {code}")
+    result = cluster.launch(["-H", "node0:1", "--", "bash", "-c", script], timeout=20)
+    assert result.code == code and result.out == "ERROR\nsaved\n" and "SIG" not in result.err, result
+    assert (work / "tee.log").read_text() == "ERROR\nsaved\n" and (work / "ck.bin").read_text() == "ok\n"
+
+
 # D6
 @pytest.mark.parametrize("cgroup", ["v2", "none"])
 def test_d6_processes_that_multiply_while_they_are_killed(make_cluster, cgroup):

@@ -128,6 +128,43 @@ def test_j6_lines_of_64_ranks_stay_whole(cluster):
     assert seen == {rank: list(range(100)) for rank in range(64)}
 
 
+# Only the port, the pid, the address and the rank differ.
+FOLDED = """
+import os, sys, time, traceback
+rank = int(os.environ['RANK'])
+while not os.path.exists(sys.argv[1] + '/write'):
+    time.sleep(0.01)
+try:
+    raise ConnectionError(f'rank {rank}, pid {os.getpid()}: read error [::1]:{4711 + rank} of {object()}')
+except ConnectionError:
+    traceback.print_exc()
+while not os.path.exists(sys.argv[1] + '/end'):
+    time.sleep(0.01)
+sys.exit(1)
+"""
+
+
+def test_tracebacks_that_differ_in_addresses_pids_and_ranks_are_one(cluster):
+    gates = cluster.base / "folded"
+    gates.mkdir()
+    launch = cluster.start_launch(["-H", "node0:2,node1:2", "--", *python(FOLDED), gates])
+    told = re.compile(r"^dtrain: ranks? ([\d, and-]+) wrote the same traceback as rank (\d) but for addresses, pids "
+                      r"and numbers of ranks ", re.M)
+
+    def named():
+        texts = [text for found in told.findall(launch.err) for text in found]
+        ranges = re.findall(r"(\d)(?:-(\d))?", " ".join(texts))
+        return {rank for first, last in ranges for rank in range(int(first), int(last or first) + 1)}
+    try:
+        (gates / "write").touch()
+        wait_until(lambda: named() == {0, 1, 2, 3}, 30, lambda: launch.err)
+        assert len(re.findall(r"^\[\d\] Traceback", launch.err, re.M)) == 1, launch.err
+    finally:
+        for gate in ("write", "end"):
+            (gates / gate).touch()
+    assert launch.wait(30).code == 1
+
+
 # J7
 def test_j7_last_line_without_newline(cluster):
     result = cluster.launch([*cluster.hosts_flag(1), "--", "sh", "-c", "printf 'last of %s' $RANK;"

@@ -75,6 +75,40 @@ def test_an_interpreter_that_a_node_lacks_is_named_with_the_node(cluster):
     assert result.code == 127 and "python3" in result.err and "the program must exist on every node" in result.err, result
 
 
+def test_a_script_that_was_written_on_windows_is_told(cluster):
+    put(cluster, "windows.sh", "#!/bin/sh\r\necho ran\r\n", mode=0o755, on=[cluster.nodes[0]])
+    result = cluster.launch(["-H", "node0:1", "--", "/root/work/windows.sh"])
+    assert result.code in (126, 127) and "node0" in result.err and "ran" not in result.out, result
+    assert "its first line ends in a carriage return" in result.err, result
+
+
+# ---- words in the wrong place or form
+
+def test_words_by_which_something_else_would_run_are_refused(cluster):
+    ran = cluster.work() / "mistyped"
+    for words, said in [(["–np", "2", "touch", "/root/work/mistyped"], "only looks like a dash: type -np"),
+                        (["-np", "1", "touch", "/root/work/mistyped", "--dry-run"],
+                         "--dry-run stands behind the command, so the job would run")]:
+        result = cluster.launch(words)
+        assert result.code == 2 and said in result.err and not ran.exists(), result
+
+
+def test_words_that_do_nothing_are_told(cluster):
+    result = launch_ok(cluster, ["-np", "1", "echo", "--grace=3s"], env={"DTRAIN_MAX_RESTART": "3"})
+    assert result.out == "--grace=3s\n", result
+    assert "dtrain: warning: --grace stands behind the command, so echo gets it" in result.err, result
+    assert "DTRAIN_MAX_RESTART means nothing to dtrain; did you mean DTRAIN_MAX_RESTARTS?" in result.err, result
+
+
+def test_mistakes_in_a_configuration_file_have_their_line(cluster):
+    for text, said in [("[lanch]\nnp = 2\n", ":2: unknown section [lanch] of np; did you mean [launch]?"),
+                       ("np = 1\nppm = 2\n", ":2: unknown key ppm; did you mean "),
+                       ("np = 1\nnp = 2\n", ":2: "), ("lease = 20s  # long\n", ":1: ")]:
+        put(cluster, "dtrain.toml", text)
+        result = cluster.launch(["--config", "/root/work/dtrain.toml", "--", "echo", "ran"])
+        assert result.code == 2 and f"/root/work/dtrain.toml{said}" in result.err and not result.out, (text, result)
+
+
 # ---- variables
 
 def test_variables_of_files_reach_the_workers(cluster):

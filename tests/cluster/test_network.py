@@ -152,6 +152,15 @@ def test_workers_meet_at_master_addr_and_port_without_dns(cluster):
     assert sorted(result.lines) == [f"met {rank}" for rank in range(1, 8)]
 
 
+# As two containers on the network of their host are.
+def test_two_names_of_one_machine_are_two_nodes_on_request(cluster):
+    where = ["-H", f"node0:1,{cluster.nodes[0].address}:1"]
+    refused = cluster.launch([*where, "--", "true"])
+    assert refused.code == 2 and "use --allow-same-machine" in refused.err, refused
+    result = cluster.launch(["--allow-same-machine", *where, "--", *TALK])
+    assert result.code == 0 and "met 1" in result.out, result
+
+
 def test_interfaces_the_user_named_are_kept(cluster):
     result = cluster.launch(["-x", "NCCL_SOCKET_IFNAME=mine", *cluster.hosts_flag(1), "--", "sh",
                              "-c", "echo $NCCL_SOCKET_IFNAME"])

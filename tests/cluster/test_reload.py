@@ -4,6 +4,7 @@ import signal
 
 import pytest
 
+import hosts
 from launching import wait_until
 from test_identity import IDS, REPORT, node  # noqa: F401 - a fixture
 from test_tcp import Tcp
@@ -110,3 +111,18 @@ def test_a_broken_configuration_is_refused_whole(reloaded, line):
     reloaded.write(CONFIG, 'account-map = "/root/work/other"\n')
     reloaded.reload(READ)
     assert not reloaded.is_alice()
+
+
+@pytest.mark.parametrize("text, said", [
+    (None, "No such file or directory"), ("lisen = '[::]:9000'\n", ":1: unknown key lisen; did you mean listen?"),
+    ("[agent]\n\nlisten = '[::]:9000'\n", ":3: unknown section [agent]"),
+    ("allow-root = true\nallow-root = true\n", ":2: ")],
+    ids=["missing", "key", "section", "twice"])
+def test_an_agent_does_not_start_on_a_broken_configuration(cluster, text, said):
+    host = cluster.nodes[0]
+    path = cluster.work(host) / "broken.conf"
+    path.unlink(missing_ok=True)
+    if text is not None:
+        path.write_text(text)
+    ended = host.run([hosts.bin_dir() / "dtrain-agent", "serve", "--config", "/root/work/broken.conf"], check=False)
+    assert ended.returncode == 2 and "/root/work/broken.conf" in ended.stderr and said in ended.stderr, ended

@@ -65,6 +65,14 @@ def test_what_only_the_user_can_mend_is_not_tried_again(cluster):
     assert result.code == 200 and "restart" not in result.err, result
 
 
+def test_a_budget_refills_and_some_codes_restart_nothing(cluster):
+    fails = ["sh", "-c", '[ "$RANK" = 0 ] || exec sleep 600; [ "$DTRAIN_ATTEMPT" = 3 ] && exit 65; exit 7']
+    result = cluster.launch([*FLAGS, "--max-restarts", 1, "--restart-window", "1ms", "--no-restart-on", "2,64-78",
+                             "--backoff", "10ms", *cluster.hosts_flag(1, cluster.nodes[:2]), "--", *fails])
+    assert result.code == 65 and result.err.count("dtrain: restart 1 of 1 in ") == 3, result
+    assert "dtrain: not restarted: exit code 65 is in --no-restart-on\n" in result.err, result
+
+
 def start(cluster, *flags):
     return cluster.start_launch([*FLAGS, *flags, "--", *LIVES])
 
@@ -123,20 +131,25 @@ def test_a_host_that_is_shut_down_costs_no_restart(cluster, way):
         end_ssh_sessions(gone)
 
 
+def kill_all(host):
+    """Its cgroups stay."""
+    for pid, _, _ in leftovers.processes(host):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
 # As `kill -9 -1` of a rank does it. The host answers when it is asked again, and so nothing waits for leases.
 def test_a_host_whose_processes_were_all_killed(cluster):
     hit = cluster.nodes[1]
     job = cluster.start_launch(["--max-restarts", "1", "--lease", "100s", "--grace", "100s", *cluster.hosts_flag(1), "--", *LIVES])
     job.wait_for("attempt 0 of 4", count=4)
-    for pid, _, _ in leftovers.processes(hit):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+    kill_all(hit)
     job.wait_for("attempt 1 of 4", count=4, timeout=60)
     assert "dtrain: restart 1 of 1 in 1 s" in job.err, job.err
     assert "node1 has not been rebooted, and nothing of the job is left there" in job.err, job.err
     job.signal(signal.SIGINT)
     assert job.wait(20).code == 130
-    hit.remove_cgroups()  # of those that were all killed
+    hit.remove_cgroups()
 
 
 def test_a_spare_takes_the_place_of_a_host_that_dies(cluster):
@@ -271,13 +284,55 @@ def test_a_stop_while_an_attempt_ends_is_followed_by_no_other(cluster):
             agent.stop()
 
 
+def lose(host):
+    """Until its sshd is started again, it cannot be reached."""
+    host.stop_sshd()
+    for pid in agents(host):
+        os.kill(pid, signal.SIGKILL)
+
+
+# That a program fails there is no evidence about the host.
+def test_a_host_whose_ranks_have_failed_does_when_another_is_lost(cluster):
+    two = cluster.nodes[:2]
+    fails = '[ "$RANK" = 0 ] && [ "$DTRAIN_ATTEMPT" -lt 2 ] && exit 7; ' + LIVES[-1]
+    job = cluster.start_launch([*FLAGS, "--max-restarts", 3, "--backoff", "100ms", "-N", "1:2",
+                                *cluster.hosts_flag(1, two), "--", "sh", "-c", fails])
+    job.wait_for("attempt 2 of 2", count=2, timeout=60)
+    lose(two[1])
+    try:
+        job.wait_for("attempt 3 of 1 on node0", timeout=60)
+    finally:
+        two[1].restart_sshd()
+    assert "node0 is left out" not in job.err, job.err
+    job.signal(signal.SIGINT)
+    assert job.wait(20).code == 130
+
+
+def test_a_host_that_was_left_out_is_better_than_none(cluster):
+    two = cluster.nodes[:2]
+    job = start(cluster, "--max-restarts", 9, "--backoff", "100ms", "-N", "1:2", *cluster.hosts_flag(1, two))
+    for attempt in range(2):
+        job.wait_for(f"attempt {attempt} of 2", count=2, timeout=60)
+        kill_all(two[0])
+    job.wait_for("dtrain: node0 is left out while others suffice: 2 attempts within 600 s ended by its fault",
+                 stream="err", timeout=60)
+    job.wait_for("attempt 2 of 1 on node1", timeout=60)
+    lose(two[1])
+    try:
+        job.wait_for(", with node0 again: ", stream="err", timeout=60)
+        job.wait_for("attempt 3 of 1 on node0", timeout=60)
+    finally:
+        two[1].restart_sshd()
+    job.signal(signal.SIGINT)
+    assert job.wait(20).code == 130
+    two[0].remove_cgroups()
+
+
 def test_a_host_that_the_job_needs_is_waited_for(cluster):
     gone = cluster.nodes[1]
     job = start(cluster, "--max-restarts", 1, *cluster.hosts_flag(1, cluster.nodes[:2]))
     job.wait_for("attempt 0 of 2", count=2)
-    gone.stop_sshd()
-    for pid in agents(gone):
-        os.kill(pid, signal.SIGKILL)
+    lose(gone)
     job.wait_for("the restart is tried again for another ", stream="err", timeout=60)
     gone.restart_sshd()
     job.wait_for("attempt 1 of 2", count=2, timeout=60)

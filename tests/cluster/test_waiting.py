@@ -134,6 +134,28 @@ def test_others_take_the_place_of_one_that_is_gone_before_the_workers_run(cluste
     assert "restart" not in result.err, result
 
 
+# It is silent, and its connection stands.
+def test_others_take_the_place_of_one_whose_agent_is_stopped(cluster, down):
+    job = cluster.start_launch(["--lease", "3s", "--start-timeout", "2m", "--min-nodes", "2", *cluster.hosts_flag(1),
+                                *HELLO])
+    job.wait_for("waiting for node3", stream="err")
+    wait_until(lambda: states(cluster)[1] == "joined", 20, "node1 does not join")
+    stopped = agents(cluster.nodes[1])
+    try:
+        for pid in stopped:
+            os.kill(pid, signal.SIGSTOP)
+        job.wait_for("node1: no message from it for ", stream="err")
+        job.wait_for("not all workers ran yet: the start begins again without that host", stream="err")
+        down.up()
+        result = job.wait(90)
+    finally:
+        for pid in stopped:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+    assert result.code == 0 and "on node0" in result.out and "on node2" in result.out, result
+    assert "restart" not in result.err, result
+
+
 @pytest.fixture
 def startup(cluster):
     """A start-up file of node1's login shell."""
