@@ -56,10 +56,16 @@ TABLE = [
     (r"tools/gpu.check", ["component.gpu_check"]),
     (r"(docs|examples)/|.*\.md$", ["component.docs.*", "cluster.docs", "cluster.examples", "unit_reference"]),
     (r"deploy/|tools/(package|check-portable|glibc)|cmake/(Portable|Install|glibc)|docs/man/",
-     ["component.installed.*", "cluster.package*", "cluster.installing", "cluster.service", "cluster.debian11",
-      "cluster.aarch64"]),
-    (r"tests/cluster/test_(\w+)\.py$", [r"cluster.\1"]),
-    (r"tests/cluster/attacks/test_(\w+)\.py$", [r"cluster.\1"]),
+     ["component.installed.*", "cluster.package"]),
+    (r"deploy/(?!pki/)|tools/package|cmake/Install",
+     ["cluster.package_agent", "cluster.installing", "cluster.service"]),
+    (r"tools/(package|check-portable|glibc)|cmake/(Portable|Toolchain|glibc)",
+     ["cluster.installing", "cluster.debian11", "cluster.aarch64"]),
+    (r"tools/arm64.root|cmake/aarch64", ["cluster.aarch64"]),
+    (r"tests/cluster/(packages|portable|chroot)\.py$", ["cluster.package*", "cluster.installing", "cluster.debian11"]),
+    (r"tests/cluster/test_(\w+)\.py$", [r"cluster.\1", "component.runner.smoke"]),
+    (r"tests/cluster/attacks/test_(\w+)\.py$", [r"cluster.\1", "component.runner.smoke"]),
+    (r"tests/cluster/CMakeLists", ["component.runner.smoke"]),
     (r"tests/cluster/attacks/(?!test_)", ["cluster.attacks_*"]),
     (r"tests/cluster/(hosts|hostinit|conftest|leftovers|launching)\.py$", ["@cluster"]),
     (r"tests/cluster/(?!attacks/|test_)", ["@smoke", "@cluster"]),
@@ -68,15 +74,19 @@ TABLE = [
     (r"tests/(fuzz|sim)/", ["unit_fuzz_seeds", "unit_sim"]),
     (r"tests/support/|tests/CMakeLists|tests/component/CMakeLists", ["@unit", "@component"]),
     (r"tests/chaos/|tools/chaos", ["component.chaos.*", "cluster.kill_series", "cluster.random_kills"]),
-    (r"tests/(run|changed)\.py|tools/test", ["component.runner.*", "unit_base"]),
+    (r"tests/(run|changed)\.py|tools/(test|build)", ["component.runner.*", "unit_base"]),
     (r"CMakeLists|CMakePresets|cmake/|tools/(build|install-deps)", ["@unit", "@component", "@smoke"]),
     (r"tools/|\.ci/|tests/(bench|suites)|\.git|\.clang|LICENSE", ["unit_architecture"]),
 ]
-# Suites, and tests, that tools/test and .ci/run leave out unless a change needs them: they test what seldom changes, or
-# what others go through, too. Of NCCL's versions the newest always runs.
+# Suites, and tests, that tools/test and .ci/run run only when a change needs them: they test what seldom changes, or
+# what others go through, too. Of NCCL's versions the newest always runs. A cluster suite runs only for a file for which
+# the table names it: @cluster is for --changed. cluster.installing takes three minutes, cluster.package_agent two and
+# a half and cluster.debian11 one, but no other suite installs each kind of package, upgrades an agent under systemd
+# while jobs run, or runs the programs with an old glibc. cluster.aarch64 is not here: it needs a build that CI lacks.
 ONLY_WHEN_CHANGED = ["component.docs.*", "component.page.*", "component.installed.*", "component.pki.*",
-                     "component.gpu_check", "cluster.docs", "FakeNccl*", "FakeCuda*", "*/fake_nccl_*", "*/CpuHugeTest.*",
-                     "*.on_linux_*"]
+                     "component.gpu_check", "cluster.docs", "cluster.examples", "cluster.package*",
+                     "cluster.installing", "cluster.service", "cluster.debian11", "FakeNccl*", "FakeCuda*",
+                     "*/fake_nccl_*", "*/CpuHugeTest.*", "*.on_linux_*"]
 
 
 def git(*words):

@@ -41,7 +41,7 @@ FLAKES_ALLOWED = 3
 SLOTS_OF_A_CORE = 3             # tests run at a time: most of them wait for something
 SLOTS_OF_A_CORE_IN = {"asan": 2, "tsan": 1.5}  # a sanitizer's compute
 SECONDS_OF_A_LINE = 10          # between two lines about progress
-SECONDS_OF_A_TEST = 0.15        # of one that tests/suites.txt does not know
+SECONDS_OF_A_TEST = 0.15        # of one of a kind of which tests/suites.txt knows none
 # What tests get of the caller's variables: none of a launcher, a proxy, or another tool.
 KEPT_VARIABLES = re.compile(r"PATH|HOME|USER|LOGNAME|SHELL|TERM|TZ|LANG|LC_\w+|TMPDIR|XDG_RUNTIME_DIR|LD_LIBRARY_PATH|CI|"
                             r"CCACHE_\w+|\w+SAN_OPTIONS|DTRAIN_(TEST_)?SEED")
@@ -146,10 +146,27 @@ def known_suites():
             (line.split() for line in SUITES.read_text().splitlines())} if SUITES.exists() else {}
 
 
+def kind_of(suite):
+    """How its name begins: unit_ or component_, whose cases are tests of their own; cluster., smoke. or component.,
+    which are one test each."""
+    return re.match(r"[^_.]*[_.]?", suite)[0]
+
+
 def seconds_of(tests, known):
-    """What each is expected to take of a slot: {name: s}."""
-    return {test.name: test.slots * known[test.suite][1] / (1 if test.is_pytest else max(1, known[test.suite][0]))
-            if test.suite in known else test.slots * SECONDS_OF_A_TEST for test in tests}
+    """What each is expected to take of a slot: {name: s}. A suite that is not known takes the mean of its kind."""
+    numbers, seconds = collections.Counter(), collections.Counter()
+    for suite, (cases, took) in known.items():
+        numbers[kind_of(suite)] += 1 if "." in suite else max(1, cases)
+        seconds[kind_of(suite)] += took
+
+    def expected(test):
+        if test.suite in known:
+            cases, took = known[test.suite]
+            return took if test.is_pytest else took / max(1, cases)
+        kind = kind_of(test.suite)
+        return seconds[kind] / numbers[kind] if numbers[kind] else SECONDS_OF_A_TEST
+
+    return {test.name: test.slots * expected(test) for test in tests}
 
 
 def in_words(seconds):
@@ -350,8 +367,8 @@ def write_suites(counted, known, results_of):
 
 
 def choose(tests, build, options, arguments, in_ci):
-    """Those that are asked for. Without arguments, and in CI with them, what only a change of some files needs is left
-    out unless one of them has changed."""
+    """Those that are asked for. Without arguments, and in CI with them, what only a change of some files needs is there
+    if one of them has changed, and otherwise left out."""
     if options.everything and not arguments and Path(build).name == "asan":
         return [test for test in tests if "cluster" not in test.labels or {"smoke", "sanitized"} & set(test.labels)]
     if options.everything or arguments and not in_ci:
@@ -360,17 +377,26 @@ def choose(tests, build, options, arguments, in_ci):
                                         if "smoke" in test.labels or not {"cluster", "more"} & set(test.labels)]
     commit = options.changed or changed.base()
     files, wanted = changed.suites_since(commit, changed.read_needs(Path(build, "needs.txt")))
-    touched = [test for test in tests if files is None or changed.is_wanted([test.suite, test.name], test.labels, wanted)]
+
+    def touched(suites):
+        return [test for test in tests
+                if files is None or changed.is_wanted([test.suite, test.name], test.labels, suites)]
     if options.changed is not None:
         print(f"{'all files' if files is None else f'{len(files)} files'} changed since "
               f"{commit[:12] or 'an unknown commit'}: {' '.join(sorted(wanted)) or 'nothing to test'}", flush=True)
-        return touched
+        return touched(wanted)
     seldom = {test.name for test in tests
               if changed.is_wanted([test.suite, test.name], test.labels, changed.ONLY_WHEN_CHANGED)}
-    kept = {test.name for test in standard} - seldom | {test.name for test in touched} & seldom
-    left_out = sum(test.name not in kept for test in standard)
+    # A change that any cluster suite could notice gets the smoke set here.
+    needed = {test.name for test in touched(wanted - {"@cluster"})} & seldom
+    usual = {test.name for test in standard}
+    kept = usual - seldom | needed
+    left_out, added = usual - kept, sorted(kept - usual)
     if left_out:
-        print(f"left out: {left_out} tests whose files have not changed since {commit[:12]}; tools/test --all runs them")
+        print(f"left out: {len(left_out)} tests whose files have not changed since {commit[:12]}; "
+              "tools/test --all runs them")
+    if added:
+        print(f"added, as their files have changed since {commit[:12]}: {' '.join(added)}")
     return [test for test in tests if test.name in kept]
 
 

@@ -174,6 +174,49 @@ def test_what_seldom_changes_is_left_out_until_it_does(project):
     assert run(made).stdout.endswith("2 passed, 0 failed, 0 skipped\n")
 
 
+ALWAYS = {"unit_job": ["unit"], "cluster.launch": ["cluster", "smoke"]}
+SELDOM = {"component.page.page": ["component"],
+          **{f"cluster.{name}": ["cluster"] for name in ("docs", "package", "package_agent", "installing", "debian11")}}
+WITH_ALL = {"cluster.container": ["cluster"], "cluster.aarch64": ["cluster"]}
+
+
+@pytest.mark.parametrize("file, added", [
+    ("deploy/systemd/setup", {"cluster.package", "cluster.package_agent", "cluster.installing"}),
+    ("deploy/pki/dtrain-pki", {"cluster.package"}),
+    ("docs/man/dtrain-agent.8", {"cluster.package", "cluster.docs"}),
+    ("tools/package", {"cluster.package", "cluster.package_agent", "cluster.installing", "cluster.debian11"}),
+    ("cmake/glibc/x86_64.list", {"cluster.package", "cluster.installing", "cluster.debian11", "component.page.page"}),
+    ("tests/cluster/test_package_agent.py", {"cluster.package_agent"}),
+    ("tests/cluster/conftest.py", set()),
+    ("launcher/main.cc", set()),
+    ("agent/containers/podman.cc", set()),
+])
+def test_a_run_in_ci_has_suites_of_packages_and_pages_only_for_their_files(tmp_path, monkeypatch, file, added):
+    (tmp_path / "needs.txt").touch()
+    monkeypatch.setattr(changed, "base", lambda: "abc")
+    monkeypatch.setattr(changed, "files_since", lambda _: [file])
+    tests = [runner.Test(1, {"name": name, "properties": [{"name": "LABELS", "value": labels}]})
+             for name, labels in {**ALWAYS, **SELDOM, **WITH_ALL}.items()]
+    chosen = runner.choose(tests, tmp_path, *runner.parse([str(tmp_path)]), in_ci=True)
+    assert {test.name for test in chosen} == {*ALWAYS, *added}
+
+
+def test_a_suite_that_is_not_known_is_expected_to_take_the_mean_of_its_kind():
+    known = {"cluster.a": (4, 30.0), "cluster.b": (2, 10.0), "smoke.a": (4, 3.0), "component.page.a": (5, 7.0),
+             "unit_a": (10, 1.0), "unit_b": (90, 4.0), "component_a": (2, 4.0)}
+
+    def of(suite, slots=1):
+        command = ["python3", "-m", "pytest", "test_x.py"] if "." in suite else [f"/bin/{suite}"]
+        test = runner.Test(1, {"name": suite, "command": command,
+                               "properties": [{"name": "PROCESSORS", "value": slots}]})
+        return runner.seconds_of([test], known)[suite]
+
+    assert of("cluster.new") == 20 and of("cluster.new", slots=2) == 40 and of("cluster.a") == 30
+    assert of("smoke.new") == 3 and of("component.new.a") == 7
+    assert of("unit_new") == 0.05 and of("unit_a") == 0.1 and of("component_new") == 2
+    assert of("gpu_new") == runner.SECONDS_OF_A_TEST
+
+
 def test_a_stopped_run_goes_on_with_what_has_not_passed(project):
     made = project({}, {"A.case": "echo a >>ran", "B.case": "echo b >>ran; test -e go || { touch waits; sleep 60; }"})
     with subprocess.Popen(command(made), env=ours(), cwd=made, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
@@ -238,6 +281,7 @@ def test_the_table_names_tests_that_there_are():
     build = Path(os.environ.get("DTRAIN_BIN_DIR", SOURCE / "build/release/bin")).parent
     tests = runner.list_tests(build, [])
     suites = {line.split()[0] for line in (SOURCE / "tests/suites.txt").read_text().splitlines()}
+    suites |= {test.suite for test in tests}
     named = [suite for _, suites in changed.TABLE for suite in suites if not suite.startswith("@") and "\\" not in suite]
     missing = [name for name in named if not any(changed.is_wanted([suite], [], [name]) for suite in suites)]
     missing += [name for name in changed.ONLY_WHEN_CHANGED
