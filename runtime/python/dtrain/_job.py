@@ -11,7 +11,7 @@ import sys
 import time
 
 from . import _errors
-from ._library import Config, library, loaded
+from ._library import Config, library, load_nccl_of_pip, loaded
 from ._mpi import holder_of_pmi
 
 TYPE_CHECKING = False
@@ -89,6 +89,7 @@ def init(comm: Sequence[int] | None = None,
         int((collective_timeout or 0) * 1000),
         address.encode() if address else None,
     )
+    load_nccl_of_pip()
     library().call("dtrain_init", ctypes.byref(_config))
     _has_joined(list(process_sets or ()))
 

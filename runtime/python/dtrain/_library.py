@@ -7,6 +7,7 @@ dtrain.run() needs none.
 
 import ctypes
 import os
+import sys
 import threading
 import time
 from ctypes import POINTER, Structure, byref, c_char_p, c_int, c_int64, c_size_t, c_uint64, c_void_p
@@ -14,6 +15,7 @@ from ctypes import POINTER, Structure, byref, c_char_p, c_int, c_int64, c_size_t
 from . import _errors
 
 SONAME = "libdtrain.so.0"
+_NCCL = "libnccl.so.2"
 _BUSY = 8  # DTRAIN_ERROR_BUSY
 _RETRY_SECONDS = 0.0001
 
@@ -269,3 +271,28 @@ def library():
 def loaded():
     """The Library, or None when nothing has needed it yet."""
     return _loaded
+
+
+def load_nccl_of_pip():
+    """Loads the NCCL that pip has installed with torch, if the program has loaded none. The loader does not look
+    into its folder. libdtrain, and torch when it is imported later, then use this one: a process should have one."""
+    if os.environ.get("DTRAIN_NCCL_LIBRARY") or os.environ.get("DTRAIN_BACKEND") == "cpu" or _is_loaded(_NCCL):
+        return
+    files = (os.path.join(folder, "nvidia/nccl/lib", _NCCL) for folder in sys.path)
+    file = next(filter(os.path.exists, files), None)
+    if file is None:
+        return
+    try:
+        # The driver first, as in libdtrain: without one, 200 MB would be mapped for nothing.
+        ctypes.CDLL(os.environ.get("DTRAIN_CUDA_LIBRARY") or "libcuda.so.1")
+        ctypes.CDLL(os.path.abspath(file))
+    except OSError:
+        pass  # libdtrain reports what it cannot open, unless no rank can
+
+
+def _is_loaded(name):
+    try:
+        ctypes.CDLL(name, mode=os.RTLD_NOLOAD)
+    except OSError:
+        return False
+    return True

@@ -75,6 +75,17 @@ class ProcessSet:
             raise _errors.InvalidArgumentError(f"rank {_job.rank()} is not in {self}")
         return self._group
 
+    # A copy of a model uses the same set; one that is loaded in another job has to be added there.
+
+    def __copy__(self) -> ProcessSet:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> ProcessSet:
+        return self
+
+    def __reduce__(self) -> Any:
+        return ProcessSet, (self.ranks,)
+
     def __repr__(self) -> str:
         return f"ProcessSet({self.ranks})"
 
@@ -107,6 +118,9 @@ class _Global(ProcessSet):
 
     def group(self) -> None:
         return None
+
+    def __reduce__(self) -> str:
+        return "global_process_set"
 
     def __repr__(self) -> str:
         return "global_process_set"

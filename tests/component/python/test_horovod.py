@@ -168,18 +168,27 @@ def batch_norm():
 
     n, me = hvd.size(), hvd.rank()
     generator = torch.Generator().manual_seed(1)
-    for shape, affine, tracked in (((4, 5), True, True), ((4,), True, True), ((4, 2, 3), False, True), ((4, 5), True, False)):
+    for shape, affine, tracked, momentum in (((4, 5), True, True, 0.1), ((4,), True, True, None),
+                                             ((4, 2, 3), False, True, 0.1), ((4, 5), True, False, None)):
         batches = [torch.randn(r + 2, *shape, generator=generator) for r in range(n)]
         weights = [torch.randn(r + 2, *shape, generator=generator) for r in range(n)]
-        ours = hvd.SyncBatchNorm(4, affine=affine, track_running_stats=tracked)
+        options = {"momentum": momentum, "affine": affine, "track_running_stats": tracked}
+        ours = hvd.SyncBatchNorm(4, **options)
         kind = {1: torch.nn.BatchNorm1d, 2: torch.nn.BatchNorm1d, 3: torch.nn.BatchNorm2d}
-        alone = kind[len(shape)](4, affine=affine, track_running_stats=tracked)
+        alone = kind[len(shape)](4, **options)
+        first = sum(map(len, batches[:me]))
+        part = slice(first, first + len(batches[me]))
+
+        def evaluated_alike():
+            ours.eval(), alone.eval()
+            assert torch.allclose(ours(batches[me]), alone(batches[me]), atol=1e-5)
+            ours.train(), alone.train()
+
+        evaluated_alike()
         for _ in range(2):
             mine = batches[me].clone().requires_grad_()
             whole = torch.cat(batches).requires_grad_()
             out, right = ours(mine), alone(whole)
-            first = sum(map(len, batches[:me]))
-            part = slice(first, first + len(mine))
             assert torch.allclose(out, right[part], atol=1e-5)
             (out * weights[me]).sum().backward()
             (right * torch.cat(weights)).sum().backward()
@@ -190,9 +199,76 @@ def batch_norm():
             assert ours.num_batches_tracked == 2
         for p, q in zip(ours.parameters(), alone.parameters(), strict=True):
             assert torch.allclose(hvd.allreduce(p.grad, op=hvd.Sum), q.grad, atol=1e-4)
-        ours.eval(), alone.eval()
-        assert torch.allclose(ours(batches[me]), alone(batches[me]), atol=1e-5)
+        evaluated_alike()
+        # As programs switch the statistics off.
+        for change in ({"track_running_stats": False}, {"running_mean": None, "running_var": None}):
+            for layer in (ours, alone):
+                for name, value in change.items():
+                    setattr(layer, name, value)
+            assert torch.allclose(ours(batches[me]), alone(torch.cat(batches))[part], atol=1e-5)
+            evaluated_alike()
+            if tracked and ours.running_mean is not None:
+                assert torch.allclose(ours.running_mean, alone.running_mean, atol=1e-6)
+    x = torch.randn(3, 4, 5, generator=generator)
+    half, full = hvd.SyncBatchNorm(4, dtype=torch.bfloat16), hvd.SyncBatchNorm(4)
+    out = half(x.bfloat16())
+    assert out.dtype is torch.bfloat16 and torch.allclose(out.float(), full(x), atol=0.05)
+    assert torch.allclose(half.running_var.float(), full.running_var, atol=0.02)
+    out.sum().backward()
+    assert half.weight.grad.dtype is torch.bfloat16
+    x.requires_grad_()
+    slope, = torch.autograd.grad(full(x).pow(3).sum(), x, create_graph=True)
+    expect(RuntimeError, "once_differentiable", lambda: slope.sum().backward())
     expect(ValueError, "dimensions", lambda: hvd.SyncBatchNorm(4)(torch.zeros(4)))
+
+
+def converted_batch_norm():
+    """A layer keeps all that it has, and its places."""
+    import copy
+    import pickle
+
+    import torch
+    from torch import nn
+
+    import dtrain.torch as hvd
+
+    n, me = hvd.size(), hvd.rank()
+    convert = hvd.SyncBatchNorm.convert_sync_batchnorm
+    norm, calls = nn.BatchNorm2d(3, eps=1e-3, momentum=None).double().eval(), []
+    norm.weight.requires_grad_(False)
+    norm.num_batches_tracked += 7
+    norm.register_forward_hook(lambda *_: calls.append(1))
+    model = nn.ModuleDict({"two": norm, "again": norm, "one": nn.BatchNorm1d(3, affine=False),
+                           "three": nn.BatchNorm3d(3, track_running_stats=False), "lazy": nn.LazyBatchNorm1d(),
+                           "pytorchs": nn.SyncBatchNorm(3), "other": nn.InstanceNorm1d(3)})
+    before = list(model.state_dict(keep_vars=True).items())
+    assert convert(model) is model and convert(model) is model
+    after = list(model.state_dict(keep_vars=True).items())
+    assert all(a == b and x is y for (a, x), (b, y) in zip(before, after, strict=True)), (before, after)
+    assert model["two"] is model["again"] is norm
+    assert all(type(model[name]) is hvd.SyncBatchNorm for name in ("two", "one", "three", "pytorchs"))
+    assert type(model["other"]) is nn.InstanceNorm1d
+    assert norm.eps == 1e-3 and norm.momentum is None and norm.weight.dtype is torch.float64
+    assert model["one"].weight is None and model["three"].running_mean is None
+    assert not norm.training and model["one"].training
+    assert not norm.weight.requires_grad and norm.bias.requires_grad
+    norm(torch.zeros(1, 3, 1, 1, dtype=torch.float64))
+    assert calls == [1] and norm.num_batches_tracked == 7
+    lazy = model["lazy"]
+    lazy(torch.full((2, 4), float(me)))
+    assert type(lazy) is hvd.SyncBatchNorm and lazy.num_features == 4
+    assert torch.allclose(lazy.running_mean, torch.full((4,), 0.1 * (n - 1) / 2)), lazy.running_mean
+    # Among some of the ranks.
+    pair = hvd.split(me // 2)
+    layer, x = convert(nn.BatchNorm1d(2), pair), torch.full((3, 2), float(me), requires_grad=True)
+    layer(x).sum().backward()
+    right = 0.1 * sum(pair.ranks) / len(pair.ranks)
+    assert torch.allclose(layer.running_mean, torch.full((2,), right)), layer.running_mean
+    assert copy.deepcopy(layer).process_set is pair
+    expect(ValueError, "not added", lambda: pickle.loads(pickle.dumps(layer))(x))
+    assert pickle.loads(pickle.dumps(hvd.SyncBatchNorm(2))).process_set is hvd.global_process_set
+    expect(ValueError, "give a ProcessSet", lambda: convert(model, [0, 1]))
+    hvd.remove_process_set(pair)
 
 
 def misuse():
@@ -313,6 +389,7 @@ def on_four_ranks():
     gradients()
     sparse()
     batch_norm()
+    converted_batch_norm()
     sets_later()
     timeline()
 

@@ -170,6 +170,48 @@ def test_the_library_is_found_beside_the_package_and_beside_dtrain(tmp_path, nam
     assert done.stdout.strip() == str(library), done.stderr
 
 
+def shared_object(path, number):
+    """A library with a function that returns `number`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    subprocess.run(["cc", "-shared", "-fPIC", f"-Wl,-soname,{path.name}", "-o", path, "-x", "c", "-"], check=True,
+                   input=f"int number(void) {{ return {number}; }}", text=True, timeout=60)
+    return path
+
+
+NCCL_USED = """
+import ctypes, os, sys
+if len(sys.argv) > 1:
+    ctypes.CDLL(sys.argv[1])
+import dtrain
+dtrain.init()
+try:
+    print(ctypes.CDLL("libnccl.so.2", mode=os.RTLD_NOLOAD).number())
+except OSError:
+    print("none")
+"""
+
+
+@pytest.mark.parametrize("case,used", [
+    ("dtrain is first", "1"), ("the program is first", "2"), ("DTRAIN_NCCL_LIBRARY", "none"),
+    ("DTRAIN_BACKEND", "none"), ("no driver", "none")])
+def test_the_nccl_of_pips_torch_is_used_where_the_loader_does_not_look(tmp_path, case, used):
+    shared_object(tmp_path / "site-packages/nvidia/nccl/lib/libnccl.so.2", 1)
+    others = shared_object(tmp_path / "other/libnccl.so.2", 2)
+    # Without the functions of one, so that libdtrain, which does load it, runs on CPUs.
+    driver = shared_object(tmp_path / "libcuda.so.1", 3)
+    environment = python_environment(PYTHONPATH=f"{os.environ['PYTHONPATH']}:{tmp_path / 'site-packages'}",
+                                     DTRAIN_CUDA_LIBRARY=str("/nowhere" if case == "no driver" else driver))
+    environment.pop("DTRAIN_BACKEND", None)
+    if case == "DTRAIN_NCCL_LIBRARY":
+        environment[case] = "/nowhere"
+    if case == "DTRAIN_BACKEND":
+        environment[case] = "cpu"
+    program = [others] if case == "the program is first" else []
+    done = subprocess.run([sys.executable, "-c", NCCL_USED, *program], capture_output=True, text=True, timeout=60,
+                          env=environment)
+    assert done.stdout == f"{used}\n", done.stdout + done.stderr
+
+
 def test_the_wheel_has_the_package(tmp_path):
     pytest.importorskip("setuptools", reason="there is no Python package setuptools")
     pytest.importorskip("wheel", reason="there is no Python package wheel")

@@ -133,9 +133,17 @@ PYTORCH = {
         def zeros(*size: int) -> Tensor: ...
         """,
     "autograd/__init__.pyi": "",
-    "autograd/function.pyi": "class BackwardCFunction: ...",
+    "autograd/function.pyi": """
+        from typing import Any
+        class BackwardCFunction: ...
+        def once_differentiable(function: Any) -> Any: ...
+        """,
     "nn/modules/__init__.pyi": "",
-    "nn/modules/batchnorm.pyi": "class _BatchNorm: ...",
+    "nn/modules/batchnorm.pyi": """
+        class _BatchNorm: ...
+        class _LazyNormBase: ...
+        """,
+    "nn/modules/lazy.pyi": "class LazyModuleMixin: ...",
     "nn/__init__.pyi": """
         from typing import Iterator
         from torch import Tensor
@@ -232,6 +240,7 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters(), compression=Halves)
 hvd.broadcast_parameters(model.state_dict(), root_rank=0)
 hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+assert_type(hvd.SyncBatchNorm.convert_sync_batchnorm(model), torch.nn.Linear)
 with optimizer.no_sync():
     pass
 optimizer.synchronize()

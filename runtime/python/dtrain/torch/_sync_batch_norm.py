@@ -4,22 +4,53 @@
 from __future__ import annotations
 
 import torch
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch.autograd.function import once_differentiable
+from torch.nn.modules.batchnorm import _BatchNorm, _LazyNormBase
+from torch.nn.modules.lazy import LazyModuleMixin
 
-from dtrain import Sum, allgather, allreduce, size
+from dtrain import InvalidArgumentError, ProcessSet, Sum, allgather, allreduce, global_process_set
+from dtrain._process_sets import place_in
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import TypeVar
+
+    Module = TypeVar("Module", bound=torch.nn.Module)
 
 
 class SyncBatchNorm(_BatchNorm):
     """torch.nn.BatchNorm1d, 2d or 3d with the mean and variance of all ranks' batches.
 
     Input: (N, C, ...) with C = num_features, on the CPU or a GPU; N may differ between ranks. Every
-    rank must call it equally often, forward and backward. In evaluation it is local. The arguments are
-    those of torch.nn.BatchNorm1d.
+    rank must call it equally often, forward and backward. In evaluation it is local.
+
+    process_set: the ranks whose batches count. The other arguments are those of torch.nn.BatchNorm1d.
     """
 
+    process_set: ProcessSet | None = global_process_set
+
     def __init__(self, num_features: int, eps: float = 1e-5, momentum: float | None = 0.1, affine: bool = True,
-                 track_running_stats: bool = True) -> None:
-        super().__init__(num_features, eps, momentum, affine, track_running_stats)  # type: ignore[arg-type]
+                 track_running_stats: bool = True, process_set: ProcessSet | None = global_process_set,
+                 device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> None:
+        _check_set(process_set)
+        super().__init__(num_features, eps, momentum, affine, track_running_stats,  # type: ignore[arg-type]
+                         device=device, dtype=dtype)
+        self.process_set = process_set
+
+    @staticmethod
+    def convert_sync_batchnorm(module: Module, process_set: ProcessSet | None = global_process_set) -> Module:
+        """Turns all BatchNorm layers of a module into SyncBatchNorm layers, and returns the module.
+
+        The layers stay the same objects, with their parameters, buffers, flags and hooks, so it may be called
+        before or after DistributedOptimizer(). Lazy layers still get their size from their first input.
+
+        process_set: the ranks whose batches count.
+        """
+        _check_set(process_set)
+        for layer in module.modules():
+            if isinstance(layer, _BatchNorm):
+                _turn(layer, process_set)
+        return module
 
     def _check_input_dim(self, input: torch.Tensor) -> None:
         if input.dim() < 2:
@@ -27,31 +58,57 @@ class SyncBatchNorm(_BatchNorm):
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         self._check_input_dim(input)
-        if self.training and self.track_running_stats:
-            self.num_batches_tracked.add_(1)  # type: ignore[union-attr]
-        use_running = not self.training and self.track_running_stats
-        if not self.training or size() == 1:
-            return torch.nn.functional.batch_norm(
-                input, self.running_mean, self.running_var, self.weight, self.bias,
-                not use_running, self._share_of_new(), self.eps)
-        mean, variance, count = _everyones(input)
-        if self.track_running_stats:
-            self._remember(mean, variance, count)
-        return _Normalize.apply(input, self.weight, self.bias, mean, variance, count, self.eps)
+        share = self._share_of_new()
+        running_mean, running_var = self._running()
+        process_set = self.process_set or global_process_set
+        if not self.training or place_in(process_set)[0] == 1:
+            of_batch = self.training or running_mean is None and running_var is None
+            return torch.nn.functional.batch_norm(input, running_mean, running_var, self.weight, self.bias,
+                                                  of_batch, share, self.eps)
+        mean, variance, count = _everyones(input, process_set)
+        _remember(running_mean, mean, share)
+        # As PyTorch does: what is kept estimates the variance beyond the batch.
+        _remember(running_var, variance * (count / (count - 1).clamp(min=1)), share)
+        return _Normalize.apply(input, self.weight, self.bias, mean, variance, count, self.eps, process_set)
 
     def _share_of_new(self):
-        """How much of the running values the new ones make; without momentum they are a mean."""
-        if self.momentum is not None:
-            return self.momentum
-        return 1.0 / float(self.num_batches_tracked) if self.track_running_stats else 0.0
+        """Counts the batch. Returns its share of the running values, which without momentum are a mean."""
+        if self.training and self.track_running_stats and self.num_batches_tracked is not None:
+            self.num_batches_tracked.add_(1)
+            if self.momentum is None:
+                return 1.0 / float(self.num_batches_tracked)
+        return 0.0 if self.momentum is None else self.momentum
 
-    def _remember(self, mean, variance, count):
-        share = self._share_of_new()
-        with torch.no_grad():
-            # As PyTorch does: what is kept estimates the variance beyond the batch.
-            unbiased = variance * (count / (count - 1).clamp(min=1))
-            self.running_mean.lerp_(mean.to(self.running_mean.dtype), share)
-            self.running_var.lerp_(unbiased.to(self.running_var.dtype), share)
+    def _running(self):
+        """The running mean and variance to use. As in PyTorch, a program may change the flag, or set them to None."""
+        if self.training and not self.track_running_stats:
+            return None, None
+        return self.running_mean, self.running_var
+
+
+class _LazySyncBatchNorm(_LazyNormBase, SyncBatchNorm):
+    """A LazyBatchNorm that has been converted, until its first input. PyTorch looks up forward() before it changes
+    the class, so this class must have it already."""
+
+    cls_to_become = SyncBatchNorm  # type: ignore[assignment]
+
+
+def _turn(layer, process_set):
+    # As PyTorch does when a lazy layer has got its size: optimizers, hooks and other names of the layer stay right.
+    layer.__class__ = _LazySyncBatchNorm if isinstance(layer, LazyModuleMixin) else SyncBatchNorm
+    layer.process_set = process_set
+
+
+def _check_set(process_set):
+    if not (process_set is None or isinstance(process_set, ProcessSet)):
+        raise InvalidArgumentError(f"SyncBatchNorm: process_set={process_set!r}: give a ProcessSet")
+
+
+@torch.no_grad()
+def _remember(running, new, share):
+    if running is not None:
+        wide = _wide(running)
+        running.copy_(wide.lerp(new.to(wide.dtype), share))
 
 
 def _channels(vector, like):
@@ -69,14 +126,14 @@ def _wide(x):
 
 
 @torch.no_grad()
-def _everyones(input):
+def _everyones(input, process_set):
     """Mean and variance per channel, and number of values, of all ranks."""
     x = _wide(input)
     count = x.numel() // x.shape[1]
     mean = _sums(x) / max(count, 1)
     squares = _sums((x - _channels(mean, x)).square())
     mine = torch.cat([mean.new_tensor([count]), mean, squares])
-    everyones = allgather(mine.unsqueeze(0))
+    everyones = allgather(mine.unsqueeze(0), process_set=process_set)
     counts, means, squares = everyones.split([1, x.shape[1], x.shape[1]], dim=1)
     total = counts.sum()
     mean = (counts * means).sum(0) / total
@@ -87,7 +144,8 @@ def _everyones(input):
 
 class _Normalize(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, input, weight, bias, mean, variance, count, eps):
+    def forward(ctx, input, weight, bias, mean, variance, count, eps, process_set):
+        ctx.process_set = process_set
         scale = torch.rsqrt(variance + eps)
         normal = (_wide(input) - _channels(mean, input)) * _channels(scale, input)
         ctx.save_for_backward(normal, weight, scale, count)
@@ -97,14 +155,15 @@ class _Normalize(torch.autograd.Function):
         return out.to(input.dtype)
 
     @staticmethod
+    @once_differentiable  # no second derivative: an error is better than a wrong one
     def backward(ctx, gradient):
         normal, weight, scale, count = ctx.saved_tensors
         wide = _wide(gradient)
         # Of the weight and bias only this rank's: they are averaged as all parameters are.
         for_bias, for_weight = _sums(wide), _sums(wide * normal)
-        sums = allreduce(torch.stack([for_bias, for_weight]), op=Sum) / count
+        sums = allreduce(torch.stack([for_bias, for_weight]), op=Sum, process_set=ctx.process_set) / count
         own = wide - _channels(sums[0], wide) - normal * _channels(sums[1], wide)
         own = own * _channels(scale if weight is None else scale * weight, wide)
         if weight is None:
             for_weight = for_bias = None
-        return own.to(gradient.dtype), for_weight, for_bias, None, None, None, None
+        return own.to(gradient.dtype), for_weight, for_bias, None, None, None, None, None
