@@ -35,9 +35,6 @@ namespace {
 constexpr char kVariable[] = "DTRAIN_CHECKPOINT_FILE";
 // For a file server to answer.
 constexpr std::chrono::seconds kPatience{10};
-// What has not changed for so long is taken for complete: longer than an NFS client believes what
-// it knows of a file (acregmin, 3 s).
-constexpr std::chrono::seconds kStill{4};
 // One that was complete so shortly before anybody asked will do: a restart loses no more.
 constexpr time_t kJustBefore = 10;  // s
 // A launcher that wants a restart asks every few seconds. After a longer silence it is another one.
@@ -105,7 +102,7 @@ bool IsBeingWritten(const std::string& path, pid_t shepherd) {
   return false;
 }
 
-int LookAtFile(const std::string& named, const timespec& since, pid_t shepherd) {
+int LookAtFile(const std::string& named, const timespec& since, pid_t shepherd, Duration still) {
   char resolved[PATH_MAX];
   if (realpath(named.c_str(), resolved) == nullptr) {
     // None was written yet.
@@ -116,7 +113,8 @@ int LookAtFile(const std::string& named, const timespec& since, pid_t shepherd) 
   if (IsSince(named + ".complete", since) || IsSince(path + "/.complete", since)) return kNext;
   const TreeState state = TreeStateOf(path);
   if (IsBefore(state.changed, since)) return kNotYet;
-  (void)poll(nullptr, 0, static_cast<int>(std::chrono::milliseconds(kStill).count()));
+  const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(still).count();
+  (void)poll(nullptr, 0, static_cast<int>(ms));
   return TreeStateOf(path) == state && !IsBeingWritten(path, shepherd) ? kNext : kNotYet;
 }
 
@@ -166,7 +164,7 @@ void CheckpointLook::Start(const std::string& path) {
   if (pid == 0) {
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
     os::CloseRange(3, os::kEveryDescriptor);
-    _exit(LookAtFile(path, since_, shepherd));
+    _exit(LookAtFile(path, since_, shepherd, still_));
   }
   if (pid < 0) {
     return Answer(false, std::string(PosixError(errno, "cannot start a process").message()));

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "agent/shepherd/launcher_line.h"
+#include "common/base/clock.h"
 #include "common/loop/loop.h"
 #include "common/os/spawn.h"
 #include "dtrain/v1/job.pb.h"
@@ -21,10 +22,16 @@ namespace dtrain::shepherd {
 // the server of the file may be down, and our own thread answers for the whole job. Loop thread.
 class CheckpointLook {
  public:
-  // `part`: of the job, here before Begin. All must stay.
+  // `part`: of the job, here before Begin. All must stay. What has not changed for `still` counts
+  // as complete.
   CheckpointLook(loop::Loop& loop, const v1::JobPart& part,
-                 const std::vector<std::string>& agent_env, LauncherLine& launcher)
-      : loop_(loop), part_(part), agent_env_(agent_env), launcher_(launcher), patience_(loop_) {}
+                 const std::vector<std::string>& agent_env, LauncherLine& launcher, Duration still)
+      : loop_(loop),
+        part_(part),
+        agent_env_(agent_env),
+        launcher_(launcher),
+        still_(still),
+        patience_(loop_) {}
 
   // The workers are about to be started.
   void Begin();
@@ -44,6 +51,7 @@ class CheckpointLook {
   const v1::JobPart& part_;
   const std::vector<std::string>& agent_env_;
   LauncherLine& launcher_;
+  const Duration still_;
   timespec begin_{};  // by the clock that files have, as the next two
   timespec since_{};  // older ones do not count
   time_t last_look_ = 0;

@@ -11,9 +11,6 @@
 namespace dtrain::shepherd {
 namespace {
 
-// For an agent that is restarted this is enough. When the machine goes down none comes, and its
-// service manager waits for all processes.
-constexpr Duration kGoingDownLimit = std::chrono::seconds(5);
 // An agent that takes nothing more has been given up by its launcher.
 constexpr Duration kSaidLimit = std::chrono::seconds(30);
 // The part of a silence that may pass before we are called, on a busy machine.
@@ -23,7 +20,7 @@ constexpr int kTolerancePart = 20;
 
 void Departure::Hurry() {
   hurried_ = true;
-  if (leaving_) line_.WaitAtMost(kGoingDownLimit);
+  if (leaving_) line_.WaitAtMost(going_down_);
 }
 
 void Departure::OnSilent(Duration silence) {
@@ -39,7 +36,7 @@ void Departure::Leave() {
   // Given up while there still is an agent, why must reach it.
   if (line_.lost()) return LeaveOnceSaid();
   if (line_.kept() != nullptr) {
-    if (hurried_) line_.WaitAtMost(kGoingDownLimit);
+    if (hurried_) line_.WaitAtMost(going_down_);
     return;
   }
   // It waits for as long as there is an agent to read it.

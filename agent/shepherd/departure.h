@@ -12,10 +12,15 @@ namespace dtrain::shepherd {
 // else. Then it stops the loop. Loop thread.
 class Departure {
  public:
-  Departure(loop::Loop& loop, AgentLine& line, WorkerLogs& logs)
-      : loop_(loop), line_(line), logs_(logs), said_limit_(loop), silence_limit_(loop) {}
+  Departure(loop::Loop& loop, AgentLine& line, WorkerLogs& logs, Duration going_down)
+      : loop_(loop),
+        line_(line),
+        logs_(logs),
+        going_down_(going_down),
+        said_limit_(loop),
+        silence_limit_(loop) {}
 
-  // The system goes down, and waits for us.
+  // The system goes down, and waits for us: another agent has `going_down` to come.
   void Hurry();
   // The launcher was given up, having said nothing for so long. If its agent is stopped, too,
   // nobody reads what is here or releases us, and nothing tells us so. So we stay for as long again
@@ -34,6 +39,7 @@ class Departure {
   loop::Loop& loop_;
   AgentLine& line_;
   WorkerLogs& logs_;
+  const Duration going_down_;
   bool hurried_ = false;
   bool leaving_ = false;
   Duration silence_ = Duration::zero();  // zero: the launcher was not given up

@@ -41,7 +41,7 @@ absl::StatusOr<AgentLine::Door> ReadDoor(os::UniqueFd listening, os::UniqueFd sa
 
 }  // namespace
 
-int RunShepherd(int socket_fd, std::string agent) {
+int RunShepherd(int socket_fd, std::string agent, const ShepherdLimits& limits) {
   fcntl(socket_fd, F_SETFD, FD_CLOEXEC);
   os::UniqueFd socket(socket_fd);
   os::FailWritesWithoutSignals();
@@ -60,7 +60,7 @@ int RunShepherd(int socket_fd, std::string agent) {
     }
     way = *std::move(door);
   }
-  Shepherd shepherd(loop, std::move(agent), std::move(way));
+  Shepherd shepherd(loop, std::move(agent), std::move(way), limits);
   loop.Run();
   // All is over: a signal that comes now must not make it look like a death.
   sigset_t all;

@@ -3,6 +3,8 @@
 
 #include <string>
 
+#include "agent/shepherd/shepherd_limits.h"
+
 namespace dtrain::shepherd {
 
 // The whole life of a shepherd process: takes one JobPart from the agent at the other end of
@@ -12,6 +14,7 @@ namespace dtrain::shepherd {
 //
 // Where `socket_fd` listens, dtrain-spawner has started this: the agent comes there, and the next
 // descriptor says who that is (order.h).
-int RunShepherd(int socket_fd, std::string agent = "/proc/self/exe");
+int RunShepherd(int socket_fd, std::string agent = "/proc/self/exe",
+                const ShepherdLimits& limits = {});
 
 }  // namespace dtrain::shepherd

@@ -28,7 +28,7 @@ constexpr Duration kKeptForLate = std::chrono::hours(24);
 
 }  // namespace
 
-Shepherd::Shepherd(loop::Loop& loop, std::string program, Agent agent)
+Shepherd::Shepherd(loop::Loop& loop, std::string program, Agent agent, const ShepherdLimits& limits)
     : loop_(loop),
       agent_env_(os::OwnEnvironment()),
       is_behind_door_(std::holds_alternative<AgentLine::Door>(agent)),
@@ -58,10 +58,10 @@ Shepherd::Shepherd(loop::Loop& loop, std::string program, Agent agent)
       meeting_(loop, core_, part_, workers_, launcher_),
       loners_(loop, core_, workers_, pmi_, launcher_),
       logs_(loop, workers_, report_, launcher_),
-      departure_(loop, line_, logs_),
+      departure_(loop, line_, logs_, limits.going_down),
       pages_(loop, workers_, report_, launcher_),
       exits_(loop, workers_, aborts_, cgroup_, scratch_, launcher_),
-      checkpoint_(loop, part_, agent_env_, launcher_),
+      checkpoint_(loop, part_, agent_env_, launcher_, limits.still),
       requests_({core_, part_, launcher_, workers_, user_signals_, code_, pmi_, servers_, logs_,
                  checkpoint_},
                 {[this](v1::JobPart part) { OnStart(std::move(part)); },

@@ -24,6 +24,7 @@
 #include "agent/shepherd/rank_servers.h"
 #include "agent/shepherd/save_watch.h"
 #include "agent/shepherd/shepherd_core.h"
+#include "agent/shepherd/shepherd_limits.h"
 #include "agent/shepherd/state_folder.h"
 #include "agent/shepherd/sweeper.h"
 #include "agent/shepherd/user_signals.h"
@@ -46,7 +47,7 @@ class Shepherd {
   // A socket to the agent, or where it will come. Behind a door our cgroup, too, was made for us.
   using Agent = std::variant<os::UniqueFd, AgentLine::Door>;
   // `program`: of the agent, whose other roles it starts.
-  Shepherd(loop::Loop& loop, std::string program, Agent agent);
+  Shepherd(loop::Loop& loop, std::string program, Agent agent, const ShepherdLimits& limits);
   Shepherd(const Shepherd&) = delete;
   Shepherd& operator=(const Shepherd&) = delete;
 

@@ -17,8 +17,6 @@ namespace {
 
 using Stage = RemoteJob::Stage;
 
-// Of new launches, for a spawner that is restarted.
-constexpr Duration kAwayLimit = std::chrono::seconds(5);
 // Of one that starts as many jobs as it may; it writes a line about each refusal.
 constexpr Duration kBusyLimit = std::chrono::seconds(60);
 constexpr Duration kBusyPause = std::chrono::seconds(1);
@@ -26,8 +24,6 @@ constexpr Duration kBusyPause = std::chrono::seconds(1);
 constexpr Duration kReadyLimit = std::chrono::seconds(10);
 constexpr Duration kFirstPause = std::chrono::milliseconds(50);
 constexpr Duration kLongestPause = std::chrono::seconds(1);
-// Beyond lease and grace, of a job without a record. Its shepherd ends it by itself before that.
-constexpr Duration kUnknownLimit = std::chrono::seconds(10);
 constexpr char kAdvice[] = "see systemctl status dtrain-spawner, and start it if it does not run";
 
 std::string HowEnded(const SpawnerEnded& ended) {
@@ -50,8 +46,13 @@ absl::Status StatusOf(const SpawnerRefused& refused) {
 
 }  // namespace
 
-RemoteSpawner::RemoteSpawner(loop::Loop& loop, std::string path)
-    : loop_(loop), path_(std::move(path)), pause_(kFirstPause), retry_(loop), ready_limit_(loop) {
+RemoteSpawner::RemoteSpawner(loop::Loop& loop, std::string path, const SpawnerLimits& limits)
+    : loop_(loop),
+      path_(std::move(path)),
+      limits_(limits),
+      pause_(kFirstPause),
+      retry_(loop),
+      ready_limit_(loop) {
   Connect();
 }
 
@@ -62,7 +63,7 @@ RemoteSpawner::~RemoteSpawner() = default;
 void RemoteSpawner::Connect() {
   auto made = SpawnerConnection::Open(
       loop_, path_, [this](const SpawnerWord& event) { OnEvent(event); },
-      [this](const std::string& why) { OnClosed(why); });
+      [this](const std::string& why) { OnClosed(why); }, limits_.answer);
   if (!made.ok()) return OnClosed(std::string(made.status().message()));
   connection_ = *std::move(made);
   connection_->List([this](absl::StatusOr<SpawnerConnection::Answer> answer) {
@@ -123,7 +124,7 @@ void RemoteSpawner::OnList(const std::vector<SpawnerJob>& listed) {
     jobs_.push_back(job);
     const Duration limit =
         std::chrono::milliseconds(each.lease_ms) + std::chrono::milliseconds(each.grace_ms);
-    job->limit.After(limit + kUnknownLimit, [this, weak = std::weak_ptr<RemoteJob>(job)] {
+    job->limit.After(limit + limits_.unknown, [this, weak = std::weak_ptr<RemoteJob>(job)] {
       const Job late = weak.lock();
       if (late == nullptr) return;
       log::Warn(absl::StrCat("killing ", Describe(late->key),
@@ -179,7 +180,7 @@ absl::StatusOr<std::unique_ptr<Processes>> RemoteSpawner::Spawn(Order order) {
 }
 
 void RemoteSpawner::AwaitSpawner(const Job& job) {
-  job->limit.After(kAwayLimit, [this, weak = std::weak_ptr<RemoteJob>(job)] {
+  job->limit.After(limits_.away, [this, weak = std::weak_ptr<RemoteJob>(job)] {
     const Job late = weak.lock();
     if (late == nullptr || late->stage != Stage::kWaiting) return;
     Fail(late, absl::FailedPreconditionError(absl::StrCat(

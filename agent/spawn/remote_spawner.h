@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <chrono>
 #include <list>
 #include <memory>
 #include <string>
@@ -12,9 +13,19 @@
 #include "agent/spawn/remote_job.h"
 #include "agent/spawn/spawner.h"
 #include "agent/spawn/spawner_connection.h"
+#include "common/base/clock.h"
 #include "common/loop/loop.h"
 
 namespace dtrain::spawn {
+
+// How long a RemoteSpawner waits. Tests wait less.
+struct SpawnerLimits {
+  Duration answer = SpawnerConnection::kAnswerLimit;
+  // Of new launches, for a spawner that is restarted.
+  Duration away = std::chrono::seconds(5);
+  // Beyond lease and grace, of a job without a record. Its shepherd ends it by itself before that.
+  Duration unknown = std::chrono::seconds(10);
+};
 
 // Has dtrain-spawner, root's program, start and kill shepherds, so that this process needs no
 // privilege (ADR 30). Connects again when it has gone: jobs run on, new launches wait for it a few
@@ -23,7 +34,7 @@ namespace dtrain::spawn {
 class RemoteSpawner final : public Spawner {
  public:
   // `path`: of its agent.sock.
-  RemoteSpawner(loop::Loop& loop, std::string path);
+  RemoteSpawner(loop::Loop& loop, std::string path, const SpawnerLimits& limits = {});
   ~RemoteSpawner() override;
 
   absl::StatusOr<std::unique_ptr<Processes>> Spawn(Order order) override;
@@ -61,6 +72,7 @@ class RemoteSpawner final : public Spawner {
 
   loop::Loop& loop_;
   const std::string path_;
+  const SpawnerLimits limits_;
   std::unique_ptr<SpawnerConnection> connection_;
   bool ready_ = false;  // it has said what runs
   bool told_ = false;   // that it is away

@@ -17,8 +17,6 @@ namespace dtrain::spawn {
 namespace {
 
 constexpr Duration kAlivePeriod = std::chrono::seconds(5);
-// The spawner does nothing but answer.
-constexpr Duration kAnswerLimit = std::chrono::seconds(10);
 // It has limits of its own: 20 s for the account, 5 s for the start.
 constexpr Duration kSpawnLimit = std::chrono::seconds(35);
 constexpr int kPacketsAtOnce = 64;
@@ -44,7 +42,8 @@ bool Answers(spawner::Type type, const SpawnerWord& word) {
 absl::StatusOr<std::unique_ptr<SpawnerConnection>> SpawnerConnection::Open(loop::Loop& loop,
                                                                            const std::string& path,
                                                                            OnEvent on_event,
-                                                                           OnClosed on_closed) {
+                                                                           OnClosed on_closed,
+                                                                           Duration answer_limit) {
   sockaddr_un name{};
   name.sun_family = AF_UNIX;
   if (path.size() >= sizeof(name.sun_path)) {
@@ -62,16 +61,17 @@ absl::StatusOr<std::unique_ptr<SpawnerConnection>> SpawnerConnection::Open(loop:
     return absl::PermissionDeniedError(
         absl::StrCat("user id ", peer->uid, " listens on ", path, ", and not root"));
   }
-  return std::unique_ptr<SpawnerConnection>(
-      new SpawnerConnection(loop, std::move(fd), std::move(on_event), std::move(on_closed)));
+  return std::unique_ptr<SpawnerConnection>(new SpawnerConnection(
+      loop, std::move(fd), std::move(on_event), std::move(on_closed), answer_limit));
 }
 
 SpawnerConnection::SpawnerConnection(loop::Loop& loop, os::UniqueFd socket, OnEvent on_event,
-                                     OnClosed on_closed)
+                                     OnClosed on_closed, Duration answer_limit)
     : loop_(loop),
       socket_(std::move(socket)),
       on_event_(std::move(on_event)),
       on_closed_(std::move(on_closed)),
+      answer_limit_(answer_limit),
       watch_(loop, socket_.get()),
       alive_pause_(loop) {
   Await();
@@ -90,18 +90,18 @@ absl::Status SpawnerConnection::Spawn(const SpawnAsk& ask, int connection, OnAns
 
 void SpawnerConnection::Kill(const JobKey& key, OnAnswer done) {
   const uint32_t tag = ++last_tag_;
-  Ask(spawner::Type::kKill, tag, EncodeKill(tag, key), -1, kAnswerLimit, std::move(done));
+  Ask(spawner::Type::kKill, tag, EncodeKill(tag, key), -1, answer_limit_, std::move(done));
 }
 
 void SpawnerConnection::List(OnAnswer done) {
   const uint32_t tag = ++last_tag_;
-  Ask(spawner::Type::kList, tag, EncodePlain(spawner::Type::kList, tag), -1, kAnswerLimit,
+  Ask(spawner::Type::kList, tag, EncodePlain(spawner::Type::kList, tag), -1, answer_limit_,
       std::move(done));
 }
 
 void SpawnerConnection::StayAlive() {
   const uint32_t tag = ++last_tag_;
-  Ask(spawner::Type::kAlive, tag, EncodePlain(spawner::Type::kAlive, tag), -1, kAnswerLimit,
+  Ask(spawner::Type::kAlive, tag, EncodePlain(spawner::Type::kAlive, tag), -1, answer_limit_,
       [](const absl::StatusOr<Answer>&) {});
   alive_pause_.After(kAlivePeriod, [this] { StayAlive(); });
 }

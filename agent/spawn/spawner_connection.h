@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -12,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "agent/spawn/spawner_wire.h"
+#include "common/base/clock.h"
 #include "common/loop/loop.h"
 #include "common/os/unique_fd.h"
 
@@ -30,11 +32,14 @@ class SpawnerConnection {
   using OnEvent = absl::AnyInvocable<void(const SpawnerWord&)>;  // SpawnerEnded, SpawnerUnkillable
   using OnClosed = absl::AnyInvocable<void(std::string why)>;    // may destroy this
 
+  // The spawner does nothing but answer.
+  static constexpr Duration kAnswerLimit = std::chrono::seconds(10);
+
   // Of the spawner's agent.sock. PERMISSION_DENIED: somebody else than root listens there.
-  static absl::StatusOr<std::unique_ptr<SpawnerConnection>> Open(loop::Loop& loop,
-                                                                 const std::string& path,
-                                                                 OnEvent on_event,
-                                                                 OnClosed on_closed);
+  // `answer_limit`: of all requests but Spawn.
+  static absl::StatusOr<std::unique_ptr<SpawnerConnection>> Open(
+      loop::Loop& loop, const std::string& path, OnEvent on_event, OnClosed on_closed,
+      Duration answer_limit = kAnswerLimit);
   ~SpawnerConnection();
   SpawnerConnection(const SpawnerConnection&) = delete;
   SpawnerConnection& operator=(const SpawnerConnection&) = delete;
@@ -52,7 +57,8 @@ class SpawnerConnection {
     std::unique_ptr<loop::Timer> limit;
     std::vector<SpawnerJob> jobs;  // so far
   };
-  SpawnerConnection(loop::Loop& loop, os::UniqueFd socket, OnEvent on_event, OnClosed on_closed);
+  SpawnerConnection(loop::Loop& loop, os::UniqueFd socket, OnEvent on_event, OnClosed on_closed,
+                    Duration answer_limit);
   void Ask(spawner::Type type, uint32_t tag, const std::string& packet, int fd, Duration limit,
            OnAnswer done);
   void Await();
@@ -67,6 +73,7 @@ class SpawnerConnection {
   const os::UniqueFd socket_;
   OnEvent on_event_;
   OnClosed on_closed_;
+  const Duration answer_limit_;
   loop::FdWatch watch_;
   loop::Timer alive_pause_;
   std::map<uint32_t, Call> calls_;  // by tag

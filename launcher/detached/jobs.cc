@@ -31,7 +31,6 @@ namespace fs = std::filesystem;
 
 // For a job that is about to be settled: its launcher has written how it ended.
 constexpr int kBetweenRemoveLooksMs = 50;
-constexpr int kLooksForTheRest = 100;
 // Whoever has the lock does little meanwhile; it may be stopped, or on a slow file server.
 constexpr Duration kLockPatience = std::chrono::seconds(10);
 // A launcher that ends removes no more: a second at most, also on a file server.
@@ -441,7 +440,8 @@ absl::Status Jobs::Remove(const JobFolder& job, bool force) const {
     return RemoveAll({entry}, *std::move(lock), kAnyNumber).status();
   }
   // What nobody waits for comes behind the end.
-  for (int look = 0; !job.IsSettled() && job.HasSummary() && look < kLooksForTheRest; ++look) {
+  const TimePoint end = Clock::now() + rest_patience_;
+  while (!job.IsSettled() && job.HasSummary() && Clock::now() < end) {
     poll(nullptr, 0, kBetweenRemoveLooksMs);
   }
   // Where power has failed, or launcher and minder were killed, nobody is left to do the rest.

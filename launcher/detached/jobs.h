@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -50,7 +51,10 @@ class Jobs {
   // it may not answer. UNAVAILABLE: it was false.
   static absl::StatusOr<std::string> UsualPlace(
       absl::FunctionRef<bool(const std::string& place)> may_ask);
-  explicit Jobs(std::string place) : place_(std::move(place)) {}
+  // What is left to do for a job that has ended takes no longer; Remove waits for it.
+  static constexpr Duration kRestPatience = std::chrono::seconds(5);
+  explicit Jobs(std::string place, Duration rest_patience = kRestPatience)
+      : place_(std::move(place)), rest_patience_(rest_patience) {}
 
   const std::string& place() const { return place_; }
   // That nobody else can change what is read there. A missing folder is fine: it has no jobs.
@@ -129,6 +133,7 @@ class Jobs {
                                                      os::FileLock lock, size_t most_remains) const;
 
   std::string place_;
+  Duration rest_patience_;
 };
 
 }  // namespace dtrain::detached

@@ -107,7 +107,9 @@ TEST(ProcessSocketsTest, WhatAProcessHasSetItselfIsFound) {
     setenv("DTRAIN_TEST_ADDR", "localhost", 1);
     (void)!setenv("DTRAIN_TEST_LONG", std::string(5000, 'x').c_str(), 1);
   });
+#ifndef __SANITIZE_ADDRESS__  // whose malloc does not use the heap
   EXPECT_EQ(VariableSetByItself(sets.pid(), "DTRAIN_TEST_ADDR"), "localhost");
+#endif
   EXPECT_FALSE(VariableSetByItself(sets.pid(), "DTRAIN_TEST_LONG").has_value());
   EXPECT_FALSE(VariableSetByItself(sets.pid(), "DTRAIN_TEST_PORT").has_value());
   EXPECT_FALSE(VariableSetByItself(1999999999, "DTRAIN_TEST_ADDR").has_value());

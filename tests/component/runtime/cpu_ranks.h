@@ -5,10 +5,14 @@
 #include <sys/mman.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstring>
+#include <functional>
+#include <map>
 #include <memory>
 #include <new>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -122,6 +126,33 @@ inline std::vector<int> RunCpuRanks(const CpuSetup& setup,
         if (meet_at_end && !testing::Test::HasFailure()) {
           EXPECT_TRUE(table.Meet(In(std::chrono::seconds(60))));
         }
+      },
+      options);
+}
+
+// The same for several setups at once, where each has to wait for a time limit. `body` gets the
+// number of its setup; `ends` are by process: those of a setup follow those of the one before.
+inline std::vector<int> RunCpuRanksAtOnce(
+    const std::vector<CpuSetup>& setups,
+    const std::function<void(size_t setup, CpuCommunicator&)>& body, std::map<int, int> ends) {
+  std::vector<SharedTable> tables;
+  std::vector<std::pair<size_t, int>> places;  // of each process: its setup and its rank there
+  for (size_t setup = 0; setup < setups.size(); ++setup) {
+    const int size = setups[setup].size();
+    tables.emplace_back(size);
+    for (int rank = 0; rank < size; ++rank) places.emplace_back(setup, rank);
+  }
+  RanksOptions options = Ending(std::move(ends));
+  options.deadline = CpuSetup().deadline;
+  return Ranks::Run(
+      static_cast<int>(places.size()),
+      [&](int process) {
+        const auto& [setup, rank] = places[static_cast<size_t>(process)];
+        TableBootstrap bootstrap(tables[setup], rank);
+        auto made = CpuCommunicator::Make(bootstrap, OptionsOf(setups[setup]),
+                                          In(std::chrono::seconds(30)));
+        ASSERT_TRUE(made.ok()) << made.error().message;
+        body(setup, **made);
       },
       options);
 }

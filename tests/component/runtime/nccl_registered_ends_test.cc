@@ -29,10 +29,10 @@ TEST(NcclRegisteredOf, MemoryGoesWhenNothingInFlightUsesIt) {
         ASSERT_OK(
             dtrain_allreduce_async(own, own, kCount, DTRAIN_INT32, DTRAIN_SUM, &options, &handle));
         ASSERT_OK(dtrain_wait(handle));
-        // Long enough that a call which does not wait has been made.
+        // Long enough that a call which does not wait has been made, in most of all these runs.
         const int calls = Seen("calls");
         std::thread opens([&] {
-          const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(300);
+          const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(100);
           while (Seen("calls") == calls && std::chrono::steady_clock::now() < end) {
             std::this_thread::yield();
           }

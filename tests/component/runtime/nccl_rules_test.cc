@@ -462,7 +462,7 @@ TEST(NcclRulesOf, AGroupThatTakesLongToMakeIsNoReasonToGiveUpOthers) {
                buffer = driver.Allocate(400);
                driver.Put(buffer, mine.data(), 400);
              }
-             const std::string late = "1:" + std::to_string(std::atoi(kShortTimeout) * 1500);
+             const std::string late = "1:" + std::to_string(std::atoi(kShortTimeout) * 1200);
              setenv("FAKE_NCCL_INIT_MS", late.c_str(), 1);
              dtrain_handle handles[2] = {};
              const auto start = [&](size_t i) {

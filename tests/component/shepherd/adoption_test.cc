@@ -22,6 +22,8 @@ class AdoptionTest : public ShepherdTest {
   ~AdoptionTest() override { (void)!system(absl::StrCat("rm -rf ", directory_).c_str()); }
   // A worker waits for this with: until [ -e $DIR/go ]; do sleep 0.01; done
   void Go() { std::ofstream(absl::StrCat(directory_, "/go")) << "go"; }
+  // To be called before Start: when the system goes down, the next agent has so long to come.
+  void SetGoingDown(milliseconds limit) { limits_.going_down = limit; }
   v1::JobPart Script(int workers, const std::string& script) {
     return Shell(workers, absl::StrCat("wait_go() { until [ -e ", directory_,
                                        "/go ]; do sleep 0.01; done; }\n", script));
@@ -84,6 +86,7 @@ TEST_F(AdoptionTest, AFinishedShepherdWaitsForItsRelease) {
 // As all processes are told when the machine goes down, which waits for them.
 TEST_F(AdoptionTest, WhoIsToldToEndDoesNotWaitForTheLease) {
   Keep(kLong);
+  SetGoingDown(milliseconds(200));
   Start(Shell(1, "echo ready; while :; do sleep 1; done"));
   ASSERT_TRUE(UntilStarted());
   ASSERT_TRUE(Until([&] { return Out(0) == "ready\n"; }));
@@ -94,6 +97,7 @@ TEST_F(AdoptionTest, WhoIsToldToEndDoesNotWaitForTheLease) {
 
 TEST_F(AdoptionTest, WhoIsToldToEndWhenAllIsOverDoesNotWaitForTheLease) {
   Keep(kLong);
+  SetGoingDown(milliseconds(200));
   Start(Shell(1, "exit 5"));
   ASSERT_TRUE(Until([&] { return finished_; }));
   Leave();
@@ -103,6 +107,7 @@ TEST_F(AdoptionTest, WhoIsToldToEndWhenAllIsOverDoesNotWaitForTheLease) {
 
 TEST_F(AdoptionTest, WhoIsToldAgainDoesNotWaitLonger) {
   Keep(kLong);
+  SetGoingDown(milliseconds(1000));
   Start(Shell(1, "exit 5"));
   ASSERT_TRUE(Until([&] { return finished_; }));
   Leave();
@@ -110,12 +115,13 @@ TEST_F(AdoptionTest, WhoIsToldAgainDoesNotWaitLonger) {
   do {
     ASSERT_LT(Clock::now(), end);
     ASSERT_EQ(kill(shepherd_pid_, SIGTERM), 0);
-  } while (!Gone(shepherd_.get(), milliseconds(500)));
+  } while (!Gone(shepherd_.get(), milliseconds(100)));
   EXPECT_TRUE(ShepherdExited());
 }
 
 TEST_F(AdoptionTest, WhoIsToldToEndStillWaitsForAnAgentThatIsRestarted) {
   Keep(kLong);
+  SetGoingDown(milliseconds(2000));
   Start(Shell(1, "echo ready; while :; do sleep 1; done"));
   ASSERT_TRUE(UntilStarted());
   ASSERT_TRUE(Until([&] { return Out(0) == "ready\n"; }));

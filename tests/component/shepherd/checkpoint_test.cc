@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 
 #include <atomic>
+#include <chrono>
 #include <ctime>
 #include <filesystem>
 #include <fstream>
@@ -29,6 +30,7 @@ class CheckpointTest : public ShepherdTest {
   CheckpointTest() {
     std::string folder = absl::StrCat(testing::TempDir(), "/checkpointXXXXXX");
     folder_ = mkdtemp(folder.data());
+    limits_.still = std::chrono::milliseconds(300);
   }
   ~CheckpointTest() override { fs::remove_all(folder_); }
 
@@ -83,7 +85,8 @@ TEST_F(CheckpointTest, OnlyOneThatWasWrittenSinceTheStartIsNewer) {
 
 TEST_F(CheckpointTest, AFolderIsCompleteWhenNoneOfItsPartsIsWrittenAnyMore) {
   fs::create_directories(folder_ / "step9" / "shards");
-  Run("step9", "exec 3>step9/shards/1; exec sleep 600");
+  Run("step9", "exec 3>step9/shards/1; echo ready; exec sleep 600");
+  ASSERT_TRUE(Until([this] { return Out() == "ready\n"; }));
   EXPECT_FALSE(Look().newer()) << "it has a part open for writing";
   Write("step9/.complete");
   EXPECT_TRUE(Look().newer()) << "the program says so";
@@ -97,6 +100,8 @@ TEST_F(CheckpointTest, AFolderIsCompleteWhenNoneOfItsPartsIsWrittenAnyMore) {
 
 TEST_F(CheckpointTest, OneThatGrowsElsewhereIsNotComplete) {
   fs::create_directories(folder_ / "step9");
+  // On a busy machine, too, the thread writes within that time.
+  limits_.still = std::chrono::milliseconds(1500);
   Run("step9");
   // As another host writes it: nobody here has it open. The first part is there before anybody
   // looks, however late the thread begins.
@@ -105,7 +110,7 @@ TEST_F(CheckpointTest, OneThatGrowsElsewhereIsNotComplete) {
   std::thread other([&] {
     for (int part = 1; !done; ++part) {
       Write(absl::StrCat("step9/", part));
-      (void)poll(nullptr, 0, 100);
+      (void)poll(nullptr, 0, 20);
     }
   });
   EXPECT_FALSE(Look().newer());

@@ -22,6 +22,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "agent/shepherd/run_shepherd.h"
+#include "agent/shepherd/shepherd_limits.h"
 #include "common/base/clock.h"
 #include "common/link/link_core.h"
 #include "common/link/log_frame.h"
@@ -123,7 +124,7 @@ class ShepherdTest : public ::testing::Test {
       dup2(pair->second.get(), 3);
       os::CloseRange(4, os::kEveryDescriptor);
       if (prepare) prepare();
-      _exit(RunShepherd(3, ProgramPath("dtrain-agent")));
+      _exit(RunShepherd(3, ProgramPath("dtrain-agent"), limits_));
     }
     shepherd_pid_ = pid;
     shepherd_ = *os::OpenPidfd(pid);
@@ -506,6 +507,7 @@ class ShepherdTest : public ::testing::Test {
   int answered_ = 0;
   const std::string job_id_ = "test-" + os::RandomHex(6);
   v1::JobPart part_;
+  ShepherdLimits limits_;  // to be set before Start
   os::UniqueFd shepherd_;
   pid_t shepherd_pid_ = 0;
   bool closed_ = false;

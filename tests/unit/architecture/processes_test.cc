@@ -45,6 +45,9 @@ TEST(Processes, AreNamedByADescriptor) {
       std::string line;
       while (std::getline(in, line)) {
         const std::string code = line.substr(0, line.find("//"));
+        // The expression takes seconds for all lines; each of its matches has one of these.
+        const auto has = [&](const char* word) { return code.find(word) != code.npos; };
+        if (!has("kill") && !has("wait") && !has("pidfd_open")) continue;
         if (std::regex_search(code, kCall)) ++found[fs::relative(entry.path(), kRoot)];
       }
     }
