@@ -58,7 +58,7 @@ TABLE = [
     (r"deploy/|tools/(package|check-portable|glibc)|cmake/(Portable|Install|glibc)|docs/man/",
      ["component.installed.*", "cluster.package"]),
     (r"deploy/(?!pki/)|tools/package|cmake/Install",
-     ["cluster.package_agent", "cluster.installing", "cluster.service"]),
+     ["cluster.package_agent", "cluster.installing", "cluster.service", "cluster.attacks_sealed"]),
     (r"tools/(package|check-portable|glibc)|cmake/(Portable|Toolchain|glibc)",
      ["cluster.installing", "cluster.debian11", "cluster.aarch64"]),
     (r"tools/arm64.root|cmake/aarch64", ["cluster.aarch64"]),

@@ -75,6 +75,10 @@ void Quarantine::Looked(uid_t uid, TimePoint begin, TimePoint end, int times) {
 
 bool Quarantine::IsInDriver(absl::string_view stack) { return absl::StrContains(stack, "[nvidia"); }
 
+bool Quarantine::IsOfFuse(absl::string_view channel) {
+  return channel == "request_wait_answer" || absl::StartsWith(channel, "fuse_");
+}
+
 bool Quarantine::Look(pid_t pid, Stuck& stuck) {
   const auto process = os::FindProcess(pid);
   if (!process || process->start_time != stuck.start_time || process->state == 'Z') return false;
@@ -86,8 +90,8 @@ bool Quarantine::Look(pid_t pid, Stuck& stuck) {
 }
 
 std::string Quarantine::Why(TimePoint now, std::optional<uid_t> uid) {
-  std::string named, first_owner;
-  std::set<uid_t> users;
+  std::string named, owners;
+  std::set<uid_t> users, by_others;
   bool in_driver = false;
   size_t count = 0;
   bool is_new = false;
@@ -104,8 +108,10 @@ std::string Quarantine::Why(TimePoint now, std::optional<uid_t> uid) {
     }
     is_new = !std::exchange(stuck.told, true) || is_new;
     in_driver = in_driver || stuck.in_driver;
-    users.insert(stuck.owner.uid);
-    if (first_owner.empty()) first_owner = Escape(stuck.owner.name, 64);
+    if (!IsOfFuse(stuck.channel)) by_others.insert(stuck.owner.uid);
+    if (users.insert(stuck.owner.uid).second && users.size() <= kMostNamed) {
+      absl::StrAppend(&owners, owners.empty() ? "" : ", ", Escape(stuck.owner.name, 64));
+    }
     if (++count <= kMostNamed) {
       absl::StrAppend(&named, named.empty() ? "" : ", ", "pid ", pid, " of job ",
                       Escape(stuck.job_id, 64), ", user ", Escape(stuck.owner.name, 64), " (state ",
@@ -114,10 +120,13 @@ std::string Quarantine::Why(TimePoint now, std::optional<uid_t> uid) {
   }
   if (count == 0) return "";
   if (count > kMostNamed) absl::StrAppend(&named, " and ", count - kMostNamed, " more");
-  const bool for_all = in_driver || users.size() > 1;
+  const bool for_all = in_driver || by_others.size() > 1;
   std::string why = absl::StrCat(
-      "quarantined", for_all ? "" : absl::StrCat(" for ", first_owner), ": it takes no jobs",
-      for_all ? "" : " of that user's", " while SIGKILL does not end ", named, "; a driver or a ",
+      "quarantined", for_all ? "" : absl::StrCat(" for ", owners), ": it takes no jobs",
+      for_all            ? ""
+      : users.size() > 1 ? " of these users'"
+                         : " of that user's",
+      " while SIGKILL does not end ", named, "; a driver or a ",
       for_all ? "network file system" : "file system",
       " holds it, see the kernel log of the node, and reboot it if that persists");
   if (is_new) log::Error(why);

@@ -20,7 +20,7 @@ namespace dtrain::spawn {
 // Processes of jobs that SIGKILL does not end. While one of them is there the node takes no jobs of
 // its user's: what holds it in the kernel would hold the next job's too. That may be the user's own
 // doing (a file system of his that does not answer), so others' jobs are taken unless the GPUs'
-// driver holds it, or processes of several users are held. Nobody is believed that it is so: a
+// driver holds it, or processes of several users are held by something else than FUSE. Nobody is believed that it is so: a
 // process counts when we have sent it SIGKILL ourselves and it is there two seconds later. One that
 // is quickly followed by another of its kind does not. Loop thread.
 class Quarantine {
@@ -47,6 +47,8 @@ class Quarantine {
 
   // By /proc/PID/stack, which only root may read: whether a module of NVIDIA's is in it.
   static bool IsInDriver(absl::string_view stack);
+  // By /proc/PID/wchan: it waits for a program that serves a file system, which may be its user's.
+  static bool IsOfFuse(absl::string_view channel);
 
  private:
   struct Stuck {

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A resident agent without privilege, whose jobs dtrain-spawner starts (ADR 30)."""
+"""A resident agent without privilege, whose jobs dtrain-spawner starts (ADR 30). It is under the system call filter of
+its unit, as an agent of the packages is."""
 import os
 import shutil
 import signal
@@ -10,6 +11,7 @@ import pytest
 
 import leftovers
 import spawners
+from attacks import sealed
 from certificates import PKI, Authority, agent_flags
 from launching import wait_until
 from test_resident import shepherds, workers
@@ -33,7 +35,7 @@ def cluster(make_cluster, tmp_path):
         authority.user(user)
         authority.bundle(f"user:{user}", cluster.head.path(f"/root/work/{user}"))
     cluster.spawner = spawners.Spawner(node, ["--patience", "5"]).start()
-    cluster.agent = spawners.make_agent(node, agent_flags(PORT, "/home/dtrain/tls")).start()
+    cluster.agent = sealed.seal(spawners.make_agent(node, agent_flags(PORT, "/home/dtrain/tls"))).start()
     yield cluster
     node.path("/tmp/go").unlink(missing_ok=True)
     cluster.agent.stop()

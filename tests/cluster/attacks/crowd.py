@@ -136,6 +136,24 @@ def namesakes(place, build, job, *attempts):
     sys.stdin.read()
 
 
+def contained(place, build, job, image):
+    """A session of a job's name, whose one worker sleeps in a container of docker's, until stdin ends. Prints how it
+    began."""
+    name = job.encode()
+    connection = connect(place)
+    connection.begin(1, b"Session")
+    first = hello(name, build.encode(), lease=8000)
+    connection.push(1, message(len(first), first), PATIENCE)
+    connection.wait(lambda: ATTACHED in connection.heard.get(1, b"") or 1 in connection.ended)
+    container = field(1, image.encode()) + field(2, b"docker")
+    program = field(1, b"sleep") + field(1, b"600") + field(2, b"/") + field(5, container)
+    part = (field(1, name) + field(4, 1) + field(5, 1) + field(6, 1) + field(7, b"here") + field(13, field(1, 0)) +
+            field(14, field(1, b"127.0.0.1")) + field(17, 1000) + field(24, program))
+    connection.push(1, RESERVE + kept(1, field(4, part)), PATIENCE)
+    print(connection.ended.get(1, "joined"), flush=True)
+    sys.stdin.read()
+
+
 def ports(place, build, sessions):
     """Sessions with 1024 ports each, held until stdin ends. Prints for each whether it got them."""
     held = []

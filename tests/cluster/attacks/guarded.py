@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A node whose agent is the user dtrain's and whose jobs root's dtrain-spawner starts (ADR 30). Its /etc is a
-copy of its own, so accounts and rules are whatever a test needs. A test takes `guarded`, and `alices_job` to
-have her job count lines beside the attack."""
+"""A node whose agent is the user dtrain's and whose jobs root's dtrain-spawner starts (ADR 30). The agent is under the
+system call filter of its unit (sealed.py). Its /etc is a copy of its own, so accounts and rules are whatever a test
+needs. A test takes `guarded`, and `alices_job` to have her job count lines beside the attack."""
 import os
 import shutil
 from pathlib import Path
 
 import pytest
 
+import sealed
 import spawners
 from certificates import Authority, agent_flags
 from launching import wait_until
@@ -39,7 +40,7 @@ class Guarded(Place):
                 authority.user(user)
                 authority.bundle(f"user:{user}", cluster.work() / user)
         self.spawner = spawners.Spawner(self.node, ["--patience", "5"], **spawner)
-        self.agent = spawners.make_agent(self.node, agent_flags(PORT, "/home/dtrain/tls"))
+        self.agent = sealed.seal(spawners.make_agent(self.node, agent_flags(PORT, "/home/dtrain/tls")))
 
     def etc(self, name):
         """A file of the node's /etc, which may be changed."""

@@ -107,9 +107,9 @@ class Place:
 
 
 class AlicesJob:
-    def __init__(self, place):
+    def __init__(self, place, *flags):
         self._place = place
-        self._launch = place.start_launch("--", "sh", "-c", COUNT, user="alice")
+        self._launch = place.start_launch(*flags, "--", "sh", "-c", COUNT, user="alice")
         self._launch.wait_for("line 3\n", count=RANKS)
 
     def lines(self):

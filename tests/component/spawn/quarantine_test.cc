@@ -183,6 +183,14 @@ TEST(QuarantineTest, TheDriverIsKnownByItsModules) {
   EXPECT_FALSE(Quarantine::IsInDriver(""));
 }
 
+TEST(QuarantineTest, FuseIsKnownByWhereAProcessWaits) {
+  EXPECT_TRUE(Quarantine::IsOfFuse("request_wait_answer"));
+  EXPECT_TRUE(Quarantine::IsOfFuse("fuse_wait_on_page_writeback"));
+  for (const char* other : {"unknown", "rpc_wait_bit_killable", "do_fuse_", ""}) {
+    EXPECT_FALSE(Quarantine::IsOfFuse(other)) << other;
+  }
+}
+
 TEST(QuarantineTest, ManyAreCounted) {
   Quarantine quarantine;
   const TimePoint now = Clock::now();
