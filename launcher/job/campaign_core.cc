@@ -281,6 +281,10 @@ CampaignCore::Judgement CampaignCore::JudgeWorker(const Verdict& verdict) const 
     return {Next::kOver, absl::StrCat("exit code ", code, " means that a program cannot be ",
                                       code == kExitNotFound ? "found" : "executed")};
   }
+  // Later it may be a file system that is not there, which passes.
+  if (attempt_ == 0 && !verdict.mistake.empty()) {
+    return {Next::kOver, absl::StrCat("a restart does not mend \"", verdict.mistake, "\"")};
+  }
   for (const auto& [first, last] : options_.never_on) {
     if (first > static_cast<uint32_t>(code) || static_cast<uint32_t>(code) > last) continue;
     return {Next::kOver, absl::StrCat("exit code ", code, " is in --no-restart-on")};

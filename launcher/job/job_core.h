@@ -273,6 +273,8 @@ struct Verdict {
   bool leaves = false;
   // Workers may still be running: exit_code is 204, whatever has ended the job.
   bool left_behind = false;
+  // kWorker: the rank ended right after it said so, and would again. "SyntaxError"
+  absl::string_view mistake = {};
   // kWorker, of an elastic job: that rank's own exit code if --reset-limit's has replaced it; else
   // 0.
   int rank_code = 0;

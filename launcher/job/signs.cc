@@ -67,6 +67,20 @@ constexpr SignRow kSigns[] = {
     {Sign::kCrash, {"Aborted (core dumped)", ""}},
 };
 
+// By Python itself, and by its argparse: "train.py: error: ...".
+constexpr absl::string_view kMistakes[] = {
+    "SyntaxError",
+    "IndentationError",
+    "TabError",
+    "ModuleNotFoundError",
+};
+constexpr absl::string_view kMistakesOfUse[] = {
+    "can't open file",
+    "error: unrecognized arguments",
+    "error: the following arguments are required",
+    "error: argument",
+};
+
 bool HasPieces(absl::string_view line, const SignRow& row) {
   for (const absl::string_view piece : row.pieces) {
     const size_t at = line.find(piece);
@@ -108,6 +122,18 @@ Sign SignOf(absl::string_view line) {
   return row == std::end(kSigns) ? SignOfShell(line) : row->sign;
 }
 
+absl::string_view MistakeOf(absl::string_view line) {
+  for (const absl::string_view name : kMistakes) {
+    absl::string_view rest = line;
+    if (absl::ConsumePrefix(&rest, name) && absl::StartsWith(rest, ": ")) return name;
+  }
+  for (const absl::string_view words : kMistakesOfUse) {
+    const size_t at = line.find(words);
+    if (at != absl::string_view::npos && absl::EndsWith(line.substr(0, at), ": ")) return words;
+  }
+  return {};
+}
+
 // A carriage return begins the line again, as progress bars do; at the line's end it does nothing.
 void SignReader::OfRank::AddToLine(absl::string_view part) {
   const size_t last = part.find_last_not_of('\r');
@@ -139,6 +165,10 @@ bool SignReader::Read(Rank rank, bool is_stderr, absl::string_view data, int64_t
     if (end == absl::string_view::npos) break;
     data.remove_prefix(end + 1);
     const Sign sign = SignOf(of.line);
+    if (!of.line.empty()) {
+      of.seen.mistake = MistakeOf(of.line);
+      of.seen.mistake_unix_nanos = of.seen.mistake.empty() ? 0 : unix_nanos;
+    }
     of.line.clear();
     of.returned = false;
     if (sign == Sign::kPeerLost) {

@@ -21,6 +21,9 @@ enum class Sign {
 
 // Of a line of stderr.
 Sign SignOf(absl::string_view line);
+// What a program says last that has been given what it cannot run with, and would fail again:
+// "SyntaxError". Empty: it says nothing like that. Lives as long as the program.
+absl::string_view MistakeOf(absl::string_view line);
 
 // Reads ranks' output for signs, as it comes. A rank that goes on writing after its last one was
 // not about to end: a program had handled its exception. Pure.
@@ -30,6 +33,8 @@ class SignReader {
     Sign sign = Sign::kNone;           // not kPeerLost
     int64_t unix_nanos = 0;            // when its text began
     int64_t peer_lost_unix_nanos = 0;  // of the last line that says so; 0: none does
+    absl::string_view mistake = {};    // MistakeOf its last line on stderr
+    int64_t mistake_unix_nanos = 0;    // when that line came
     bool operator==(const Seen&) const = default;
   };
 

@@ -20,6 +20,9 @@ constexpr Duration kAbortSettle = std::chrono::milliseconds(300);
 // A server of ranks that dies makes them fail, and a loaded node may take its time to tell of it.
 constexpr Duration kServerSettle = std::chrono::seconds(1);
 
+// From a program's last line until it has ended: it unloads its libraries.
+constexpr int64_t kLastWords = 5'000'000'000;
+
 }  // namespace
 
 // What beats what. Whatever stands at the end, workers that may be left behind make the exit code
@@ -181,6 +184,10 @@ void Verdicts::Conclude(bool succeeded) {
       verdict_.exit_code = BlamedExitCode(blamed);
     }
     verdict_.nodes = {blamed.node};
+    if (EndedByItself(blamed) && blamed.exit.signal() == 0 &&
+        blamed.ended_unix_nanos <= blamed.seen.mistake_unix_nanos + kLastWords) {
+      verdict_.mistake = blamed.seen.mistake;
+    }
     for (const auto& [signal, from] : passed_on_) {
       const bool of_it = blamed.exit.signal() == signal ||
                          blamed.exit.exit_code() == kExitSignalBase + signal;  // a shell's word

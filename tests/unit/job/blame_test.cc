@@ -173,6 +173,26 @@ TEST_F(BlamedTest, TheVerdictIsThatRanks) {
   EXPECT_EQ(verdict().nodes, std::vector<NodeId>{NodeId(1)});
 }
 
+// Python takes a moment to end. What it said long before is not why.
+TEST_F(BlamedTest, TheVerdictHasTheMistake) {
+  for (const int seconds : {1, 100}) {
+    finished_ = false;
+    all_.clear();
+    Make(2);
+    RunUntil(State::kRunning);
+    SignReader::Seen seen;
+    seen.mistake = "ModuleNotFoundError";
+    seen.mistake_unix_nanos = kEpoch + (now_ - start_).count();
+    Feed(SignSeen{NodeId(0), Rank(1), seen});
+    now_ += std::chrono::seconds(seconds);
+    Exit(1, 1);
+    for (uint32_t rank : {0, 2, 3}) Exit(rank, 0, SIGTERM, true);
+    EndAll();
+    ASSERT_TRUE(finished_);
+    EXPECT_EQ(verdict().mistake, seconds == 1 ? "ModuleNotFoundError" : "");
+  }
+}
+
 TEST(LeftEarlyTest, WhoHadLeft) {
   const auto victim = [](const char* tail) {
     Told told = kRank.Exit(1).Shows(Sign::kException, -20).LostPeer(-20);

@@ -300,6 +300,30 @@ TEST_F(CampaignTest, SaysWhyItDoesNotRestart) {
   }
 }
 
+// At first it is the program's; after a restart it may be a file system that is not there.
+TEST_F(CampaignTest, AMistakeOfTheFirstAttemptIsNotRepeated) {
+  AttemptEnded end;
+  end.verdict.kind = End::kWorker;
+  end.verdict.exit_code = 1;
+  end.verdict.mistake = "ModuleNotFoundError";
+  for (const bool first : {true, false}) {
+    verdict_.reset();
+    said_.clear();
+    Make(2, 5);
+    Runs(seconds(1));
+    if (!first) {
+      WorkerFails(7);
+      Wait();
+      Runs(seconds(1));
+    }
+    Feed(end);
+    EXPECT_EQ(verdict_.has_value(), first);
+    EXPECT_EQ(
+        said_.back() == "dtrain: not restarted: a restart does not mend \"ModuleNotFoundError\"",
+        first);
+  }
+}
+
 // Else two attempts would share GPUs and files.
 TEST_F(CampaignTest, BesideWhatIsLeftBehindNothingBeginsWhateverFailed) {
   for (const End kind : {End::kWorker, End::kStalled, End::kNode, End::kLauncher}) {

@@ -72,6 +72,44 @@ TEST(SignsTest, LinesOfRealPrograms) {
   for (const auto& each : cases) EXPECT_EQ(SignOf(each.line), each.sign) << each.line;
 }
 
+TEST(SignsTest, MistakesThatARestartDoesNotMend) {
+  const struct {
+    const char* mistake;
+    const char* line;
+  } cases[] = {
+      {"ModuleNotFoundError", "ModuleNotFoundError: No module named 'apex'"},
+      {"SyntaxError", "SyntaxError: invalid syntax"},
+      {"IndentationError", "IndentationError: unexpected indent"},
+      {"can't open file",
+       "/usr/bin/python3: can't open file '/home/ann/tarin.py': [Errno 2] No such file or "
+       "directory"},
+      {"error: unrecognized arguments", "train.py: error: unrecognized arguments: --lrr 3"},
+      {"error: the following arguments are required",
+       "train.py: error: the following arguments are required: --data"},
+      {"error: argument", "train.py: error: argument --lr: invalid float value: 'x'"},
+      {"", "warning: ModuleNotFoundError: No module named 'apex', going on without"},
+      {"", "SyntaxErrors are caught"},
+      {"", "RuntimeError: CUDA error: out of memory"},
+      {"", "the parser said error: unrecognized arguments"},
+      {"", ""},
+  };
+  for (const auto& each : cases) EXPECT_EQ(MistakeOf(each.line), each.mistake) << each.line;
+}
+
+// A program that goes on after such words has done without.
+TEST(SignsTest, AMistakeIsTheLastLineOnStderr) {
+  SignReader reader;
+  const std::string mistake = "ModuleNotFoundError: No module named 'apex'\n";
+  EXPECT_TRUE(reader.Read(Rank(0), true, mistake, kNow));
+  EXPECT_EQ(reader.Of(Rank(0)).mistake, "ModuleNotFoundError");
+  EXPECT_EQ(reader.Of(Rank(0)).mistake_unix_nanos, kNow);
+  EXPECT_FALSE(reader.Read(Rank(0), false, "buffered\n", kNow + 1));
+  EXPECT_FALSE(reader.Read(Rank(0), true, "\n", kNow + 2));
+  EXPECT_EQ(reader.Of(Rank(0)).mistake, "ModuleNotFoundError");
+  EXPECT_TRUE(reader.Read(Rank(0), true, "goes on without\n", kNow + 3));
+  EXPECT_EQ(reader.Of(Rank(0)).mistake, "");
+}
+
 TEST(SignsTest, LinesThatComeInPieces) {
   SignReader reader;
   EXPECT_FALSE(reader.Read(Rank(3), true, "step 1\nTraceback (most rec", kNow));
