@@ -76,16 +76,18 @@ void Quarantine::Looked(uid_t uid, TimePoint begin, TimePoint end, int times) {
 bool Quarantine::IsInDriver(absl::string_view stack) { return absl::StrContains(stack, "[nvidia"); }
 
 bool Quarantine::IsOfFuse(absl::string_view channel) {
-  return channel == "request_wait_answer" || absl::StartsWith(channel, "fuse_");
+  // Compilers append to names (".isra.0"), or have the caller's alone.
+  return absl::StartsWith(channel, "request_wait_answer") || absl::StartsWith(channel, "fuse_") ||
+         absl::StartsWith(channel, "__fuse_");
 }
 
-bool Quarantine::Look(pid_t pid, Stuck& stuck) {
+bool Quarantine::Look(pid_t pid, Stuck& stuck) const {
   const auto process = os::FindProcess(pid);
   if (!process || process->start_time != stuck.start_time || process->state == 'Z') return false;
   const auto stack = os::ReadSmallFile(absl::StrCat("/proc/", pid, "/stack"));
   stuck.in_driver = stack.ok() && IsInDriver(*stack);
   stuck.state = process->state;
-  stuck.channel = os::WaitChannel(pid);
+  stuck.channel = channel_of_(pid);
   return true;
 }
 
@@ -120,11 +122,14 @@ std::string Quarantine::Why(TimePoint now, std::optional<uid_t> uid) {
   }
   if (count == 0) return "";
   if (count > kMostNamed) absl::StrAppend(&named, " and ", count - kMostNamed, " more");
+  if (users.size() > kMostNamed) {
+    absl::StrAppend(&owners, " and ", users.size() - kMostNamed, " more");
+  }
   const bool for_all = in_driver || by_others.size() > 1;
   std::string why = absl::StrCat(
       "quarantined", for_all ? "" : absl::StrCat(" for ", owners), ": it takes no jobs",
       for_all            ? ""
-      : users.size() > 1 ? " of these users'"
+      : users.size() > 1 ? " from these users"
                          : " of that user's",
       " while SIGKILL does not end ", named, "; a driver or a ",
       for_all ? "network file system" : "file system",

@@ -20,13 +20,17 @@ namespace dtrain::spawn {
 // Processes of jobs that SIGKILL does not end. While one of them is there the node takes no jobs of
 // its user's: what holds it in the kernel would hold the next job's too. That may be the user's own
 // doing (a file system of his that does not answer), so others' jobs are taken unless the GPUs'
-// driver holds it, or processes of several users are held by something else than FUSE. Nobody is believed that it is so: a
-// process counts when we have sent it SIGKILL ourselves and it is there two seconds later. One that
-// is quickly followed by another of its kind does not. Loop thread.
+// driver holds it, or processes of several users are held by something other than FUSE. No report
+// of this is trusted: a process counts when we have sent it SIGKILL ourselves and it is there two
+// seconds later. One that is quickly followed by another of its kind does not. Loop thread.
 class Quarantine {
  public:
   // How many processes of one job are remembered: one that stays is reason enough.
   static constexpr size_t kMostOfJob = 64;
+
+  // Where a process waits in the kernel: os::WaitChannel, except in tests.
+  using ChannelOf = std::string (*)(pid_t pid);
+  explicit Quarantine(ChannelOf channel = os::WaitChannel) : channel_of_(channel) {}
 
   // SIGKILL to those that are still the processes they were when listed. Returns how many there
   // were, ended ones not counted.
@@ -48,6 +52,7 @@ class Quarantine {
   // By /proc/PID/stack, which only root may read: whether a module of NVIDIA's is in it.
   static bool IsInDriver(absl::string_view stack);
   // By /proc/PID/wchan: it waits for a program that serves a file system, which may be its user's.
+  // A wait for a page or a lock that another process holds meanwhile is not known as one.
   static bool IsOfFuse(absl::string_view channel);
 
  private:
@@ -64,8 +69,9 @@ class Quarantine {
     bool in_driver = false;
   };
   // False: it has ended.
-  static bool Look(pid_t pid, Stuck& stuck);
+  bool Look(pid_t pid, Stuck& stuck) const;
 
+  const ChannelOf channel_of_;
   std::map<uid_t, TimePoint> looks_from_;
   std::map<pid_t, Stuck> stuck_;  // those that got the signal and were not seen to have ended
 };

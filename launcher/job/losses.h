@@ -52,7 +52,7 @@ class Losses {
  private:
   void LoseConnection(const NodeClosed& closed, const std::string& why, int exit_code);
   void Lose(NodeId node, std::string text, int exit_code, bool absent);
-  // Not all workers ran yet, and none has ended: that one needs no other, and must not run twice.
+  // True until all workers have run, if no rank has ended: one that has must not run twice.
   bool IsBeforeRun() const;
   Cause FaultOf(NodeId node, std::string text, int exit_code) const;
 

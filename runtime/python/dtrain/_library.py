@@ -278,7 +278,10 @@ def load_nccl_of_pip():
     into its folder. libdtrain, and torch when it is imported later, then use this one: a process should have one."""
     if os.environ.get("DTRAIN_NCCL_LIBRARY") or os.environ.get("DTRAIN_BACKEND") == "cpu" or _is_loaded(_NCCL):
         return
-    files = (os.path.join(folder, "nvidia/nccl/lib", _NCCL) for folder in sys.path)
+    chosen = os.environ.get("LD_LIBRARY_PATH", "").split(":")
+    if any(folder and os.path.exists(os.path.join(folder, _NCCL)) for folder in chosen):
+        return
+    files = (os.path.join(folder, "nvidia/nccl/lib", _NCCL) for folder in sys.path if isinstance(folder, str))
     file = next(filter(os.path.exists, files), None)
     if file is None:
         return

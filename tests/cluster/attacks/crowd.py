@@ -142,7 +142,7 @@ def contained(place, build, job, image):
     name = job.encode()
     connection = connect(place)
     connection.begin(1, b"Session")
-    first = hello(name, build.encode(), lease=8000)
+    first = hello(name, build.encode(), lease=20000)  # a busy machine takes seconds
     connection.push(1, message(len(first), first), PATIENCE)
     connection.wait(lambda: ATTACHED in connection.heard.get(1, b"") or 1 in connection.ended)
     container = field(1, image.encode()) + field(2, b"docker")

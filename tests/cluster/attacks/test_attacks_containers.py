@@ -67,7 +67,7 @@ def test_a_job_of_the_same_name_has_containers_of_its_own(place, alices_job):  #
     finally:
         session.end()
     # Her lease ends it.
-    wait_until(lambda: not jobs_of(place, "mallory"), 60, lambda: place.agent.log)
+    wait_until(lambda: not jobs_of(place, "mallory"), 90, lambda: place.agent.log)
     assert containers(place) == alices
     calls = (place.node.path(STORE) / "calls").read_text().splitlines()
     assert {line for line in calls if line.startswith("rm ")} == {f"rm --force {mallorys}"}, calls

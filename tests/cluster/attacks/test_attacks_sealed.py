@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attacks of other suites, which have an agent of root's, on the packages' agent: the user dtrain's, under its unit's
-system call filter. The suites that take `guarded` always have that one. Here as there it serves and refuses as without
-the filter; README.md says which attacks are left to an agent of root's."""
+system call filter. The suites that take `guarded` always have that one. It must serve and refuse exactly as it does
+without the filter; README.md says which attacks are left to an agent of root's."""
 import json
 import subprocess
 
@@ -22,7 +22,7 @@ from test_attacks_orders import test_jobs_that_are_not_there_cost_a_part_of_the_
 from test_attacks_orders import test_one_user_does_not_hold_all_ports  # noqa: F401
 from test_attacks_terminal import test_output_of_another_user_is_text  # noqa: F401
 
-# Calls whose arguments are wrong, so that the kernel says so unless the filter comes first; the last is given back.
+# Calls whose arguments are wrong, so that the kernel says so unless the filter comes first; the unit allows the last one again.
 TRY = """
 import ctypes, errno, json
 libc = ctypes.CDLL(None, use_errno=True)

@@ -2,6 +2,7 @@
 """Mallory says that SIGKILL does not end her processes, or makes it look so. The node takes jobs as
 before."""
 import os
+import select
 import subprocess
 import time
 from pathlib import Path
@@ -55,6 +56,7 @@ def test_a_user_whose_own_file_system_holds_a_process_is_alone_with_it(place, al
     launch = place.start_launch("--", "sh", "-c", "echo up; exec cat /home/mallory/silent/file")
     asked, end = silent
     launch.wait_for("up\n", count=2)
+    assert select.select([asked], [], [], 30)[0], launch.out
     assert asked.readline() == "asked\n"
     launching.wait_until(lambda: sum(is_held(pid) for pid in place.pids_of("mallory")) == 2, 20,
                          lambda: launch.out)

@@ -252,6 +252,16 @@ def converted_batch_norm():
     assert model["one"].weight is None and model["three"].running_mean is None
     assert not norm.training and model["one"].training
     assert not norm.weight.requires_grad and norm.bias.requires_grad
+    import warnings
+
+    class Activated(nn.BatchNorm1d):  # as in timm
+        def forward(self, x):
+            return super().forward(x).relu()
+
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        assert type(convert(nn.Sequential(Activated(2)))[0]) is Activated
+    assert ["Activated has its own forward()" in str(each.message) for each in told] == [True]
     norm(torch.zeros(1, 3, 1, 1, dtype=torch.float64))
     assert calls == [1] and norm.num_batches_tracked == 7
     lazy = model["lazy"]

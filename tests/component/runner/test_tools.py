@@ -59,7 +59,7 @@ def test_a_build_without_a_terminal_says_every_ten_seconds_how_far_it_is(checkou
             if line.startswith("  3 of 9 steps after "):
                 (made / "go").touch()
         assert build.wait(60) == 0, said
-    assert (made / "go").exists() and said[-1] == "built build/release/bin\n", said
+    assert (made / "go").exists() and "built build/release/bin\n" in said, said
     slept = (made / "slept").read_text().split()
     assert set(slept) == {"10"} and len(slept) < 1000, "it went on after the build"
 

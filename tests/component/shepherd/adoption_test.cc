@@ -121,7 +121,7 @@ TEST_F(AdoptionTest, WhoIsToldAgainDoesNotWaitLonger) {
 
 TEST_F(AdoptionTest, WhoIsToldToEndStillWaitsForAnAgentThatIsRestarted) {
   Keep(kLong);
-  SetGoingDown(milliseconds(2000));
+  SetGoingDown(milliseconds(5000));
   Start(Shell(1, "echo ready; while :; do sleep 1; done"));
   ASSERT_TRUE(UntilStarted());
   ASSERT_TRUE(Until([&] { return Out(0) == "ready\n"; }));

@@ -6,6 +6,8 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <set>
+#include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -185,10 +187,39 @@ TEST(QuarantineTest, TheDriverIsKnownByItsModules) {
 
 TEST(QuarantineTest, FuseIsKnownByWhereAProcessWaits) {
   EXPECT_TRUE(Quarantine::IsOfFuse("request_wait_answer"));
+  EXPECT_TRUE(Quarantine::IsOfFuse("request_wait_answer.isra.0"));
+  EXPECT_TRUE(Quarantine::IsOfFuse("__fuse_request_send"));
   EXPECT_TRUE(Quarantine::IsOfFuse("fuse_wait_on_page_writeback"));
   for (const char* other : {"unknown", "rpc_wait_bit_killable", "do_fuse_", ""}) {
     EXPECT_FALSE(Quarantine::IsOfFuse(other)) << other;
   }
+}
+
+// The node is closed to all when something holds processes of two users that neither can make.
+TEST(QuarantineTest, WhatWaitsForFuseClosesTheNodeToItsUsersAlone) {
+  static std::set<pid_t> of_fuse;
+  const Owner carol{1003, "carol"};
+  const os::Child alices = Sleeper(), bobs = Sleeper();
+  for (const int in_fuse : {2, 1, 0}) {
+    of_fuse.clear();
+    if (in_fuse > 0) of_fuse.insert(alices.pid);
+    if (in_fuse > 1) of_fuse.insert(bobs.pid);
+    Quarantine quarantine([](pid_t pid) -> std::string {
+      return of_fuse.contains(pid) ? "request_wait_answer" : "rpc_wait_bit_killable";
+    });
+    const TimePoint now = Clock::now();
+    quarantine.Killed(now, "job-1", kAlice, {InfoOf(alices)});
+    quarantine.Killed(now, "job-1", kBob, {InfoOf(bobs)});
+    for (const Owner& held : {kAlice, kBob}) {
+      EXPECT_THAT(
+          quarantine.Why(now + kBound, held.uid),
+          HasSubstr(in_fuse > 0 ? "quarantined for alice, bob: it takes no jobs from these users"
+                                : "quarantined: it takes no jobs while"));
+    }
+    EXPECT_EQ(quarantine.Why(now + kBound, carol.uid).empty(), in_fuse > 0) << in_fuse;
+  }
+  End(alices);
+  End(bobs);
 }
 
 TEST(QuarantineTest, ManyAreCounted) {

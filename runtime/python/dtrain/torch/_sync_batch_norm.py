@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import torch
 from torch.autograd.function import once_differentiable
 from torch.nn.modules.batchnorm import _BatchNorm, _LazyNormBase
@@ -42,14 +44,18 @@ class SyncBatchNorm(_BatchNorm):
         """Turns all BatchNorm layers of a module into SyncBatchNorm layers, and returns the module.
 
         The layers stay the same objects, with their parameters, buffers, flags and hooks, so it may be called
-        before or after DistributedOptimizer(). Lazy layers still get their size from their first input.
+        before or after DistributedOptimizer(). Lazy layers still get their size from their first input. A layer
+        whose class has a forward() of its own stays as it is, with a warning.
 
         process_set: the ranks whose batches count.
         """
         _check_set(process_set)
         for layer in module.modules():
-            if isinstance(layer, _BatchNorm):
+            if type(layer).forward in _KNOWN:
                 _turn(layer, process_set)
+            elif isinstance(layer, _BatchNorm):
+                warnings.warn(f"convert_sync_batchnorm: {type(layer).__name__} has its own forward() and stays as it "
+                              "is: each rank normalizes by its own batches", stacklevel=2)
         return module
 
     def _check_input_dim(self, input: torch.Tensor) -> None:
@@ -91,6 +97,9 @@ class _LazySyncBatchNorm(_LazyNormBase, SyncBatchNorm):
     the class, so this class must have it already."""
 
     cls_to_become = SyncBatchNorm  # type: ignore[assignment]
+
+
+_KNOWN = (_BatchNorm.forward, torch.nn.SyncBatchNorm.forward, SyncBatchNorm.forward)
 
 
 def _turn(layer, process_set):
