@@ -148,8 +148,8 @@ std::optional<std::string> VariableSetByItself(pid_t pid, absl::string_view name
                             static_cast<off_t>(at));
     if (n <= 0) continue;
     const absl::string_view text(piece.data(), static_cast<size_t>(n));
-    for (size_t hit = text.find(wanted); hit != absl::string_view::npos && hit < kPiece;
-         hit = text.find(wanted, hit + 1)) {
+    // kPiece is less than npos.
+    for (size_t hit = text.find(wanted); hit < kPiece; hit = text.find(wanted, hit + 1)) {
       if ((at + hit) % kAlignment != 0) continue;  // a text that speaks of it
       const absl::string_view value = text.substr(hit + wanted.size(), kLongestValue);
       const size_t length = value.find('\0');

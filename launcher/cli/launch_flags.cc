@@ -340,8 +340,9 @@ std::vector<Flag> RestartFlags() {
       {"--no-restart-on", kGroup, "CODES", "no restart after these exit codes of a rank: 2,64-78",
        [](View v, RawLaunch& o) {
          auto codes = ParseRanges(v, 255);
-         if (codes.ok()) o.options.restarts.never_on = *std::move(codes);
-         return codes.status();
+         if (!codes.ok()) return codes.status();
+         o.options.restarts.never_on = *std::move(codes);
+         return absl::OkStatus();
        }},
       {"--backoff", kGroup, "TIME[:TIME]",
        "pause before a restart, doubled after each short attempt, and the\n"

@@ -182,7 +182,10 @@ absl::Status LogFiles::Lock() {
   const std::string path = absl::StrCat("/proc/self/fd/", folder, "/", names_.lock);
   auto lock = os::FileLock::Take(path, absl::StrCat(names_.holder, "\n"),
                                  names_.goes_on ? kLockPatience : Duration::zero());
-  if (lock.ok()) lock_ = *std::move(lock);
+  if (lock.ok()) {
+    lock_ = *std::move(lock);
+    return absl::OkStatus();
+  }
   if (!absl::IsUnavailable(lock.status())) return absl::OkStatus();
   const auto holder = os::ReadSmallFile(path);
   const std::string who(

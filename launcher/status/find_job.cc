@@ -88,8 +88,8 @@ absl::StatusOr<FoundJob> Found(const std::string& id, const std::vector<LiveJob>
   if (const LiveJob* job = FindLive(live, id)) found.live = *job;
   const auto find = [&] { return jobs->Find(id); };
   auto folder = jobs.ok() ? LookWatch(jobs->place()).Do(find) : jobs.status();
+  if (!folder.ok() && !found.live) return folder.status();
   if (folder.ok()) found.detached = *std::move(folder);
-  if (!found.live && !found.detached) return folder.status();
   return found;
 }
 

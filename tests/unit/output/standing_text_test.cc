@@ -143,7 +143,7 @@ TEST_F(StandingTextTest, PartsOfALine) {
 
 TEST_F(StandingTextTest, NoBytesGetThroughThatATerminalMustNotGet) {
   const std::string alphabet("\033[]0;52mKJABGH?>\r\n\t\b\007\233\302\240\303\251\344\275\240Px\0",
-                             33);
+                             32);
   std::mt19937 random(20261201);
   for (int round = 0; round < 3000; ++round) {
     lines_.clear();
