@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "agent/shepherd/failure.h"
 #include "agent/shepherd/preflight.h"
+#include "agent/shepherd/run_shepherd.h"
 #include "agent/shepherd/worker_env.h"
 #include "common/base/exit_code.h"
 #include "common/base/programs.h"

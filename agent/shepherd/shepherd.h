@@ -24,7 +24,6 @@
 #include "agent/shepherd/rank_servers.h"
 #include "agent/shepherd/save_watch.h"
 #include "agent/shepherd/shepherd_core.h"
-#include "agent/shepherd/shepherd_limits.h"
 #include "agent/shepherd/state_folder.h"
 #include "agent/shepherd/sweeper.h"
 #include "agent/shepherd/user_signals.h"
@@ -39,6 +38,8 @@
 #include "dtrain/v1/shepherd.pb.h"
 
 namespace dtrain::shepherd {
+
+struct ShepherdLimits;
 
 // Owns one job's workers on this node: carries events to the core and its actions out, to the parts
 // that do the work. Stops the loop when all is over. Loop thread.

@@ -93,7 +93,7 @@ bool Quarantine::Look(pid_t pid, Stuck& stuck) const {
 
 std::string Quarantine::Why(TimePoint now, std::optional<uid_t> uid) {
   std::string named, owners;
-  std::set<uid_t> users, by_others;
+  std::set<uid_t> users, beyond_fuse;
   bool in_driver = false;
   size_t count = 0;
   bool is_new = false;
@@ -110,7 +110,7 @@ std::string Quarantine::Why(TimePoint now, std::optional<uid_t> uid) {
     }
     is_new = !std::exchange(stuck.told, true) || is_new;
     in_driver = in_driver || stuck.in_driver;
-    if (!IsOfFuse(stuck.channel)) by_others.insert(stuck.owner.uid);
+    if (!IsOfFuse(stuck.channel)) beyond_fuse.insert(stuck.owner.uid);
     if (users.insert(stuck.owner.uid).second && users.size() <= kMostNamed) {
       absl::StrAppend(&owners, owners.empty() ? "" : ", ", Escape(stuck.owner.name, 64));
     }
@@ -125,7 +125,7 @@ std::string Quarantine::Why(TimePoint now, std::optional<uid_t> uid) {
   if (users.size() > kMostNamed) {
     absl::StrAppend(&owners, " and ", users.size() - kMostNamed, " more");
   }
-  const bool for_all = in_driver || by_others.size() > 1;
+  const bool for_all = in_driver || beyond_fuse.size() > 1;
   std::string why = absl::StrCat(
       "quarantined", for_all ? "" : absl::StrCat(" for ", owners), ": it takes no jobs",
       for_all            ? ""

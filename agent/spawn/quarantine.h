@@ -51,7 +51,8 @@ class Quarantine {
 
   // By /proc/PID/stack, which only root may read: whether a module of NVIDIA's is in it.
   static bool IsInDriver(absl::string_view stack);
-  // By /proc/PID/wchan: it waits for a program that serves a file system, which may be its user's.
+  // By /proc/PID/wchan, which the packages' agent may not read of others' processes: it waits for a
+  // program that serves a file system, which may be its user's.
   // A wait for a page or a lock that another process holds meanwhile is not known as one.
   static bool IsOfFuse(absl::string_view channel);
 

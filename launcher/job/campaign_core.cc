@@ -281,8 +281,9 @@ CampaignCore::Judgement CampaignCore::JudgeWorker(const Verdict& verdict) const 
     return {Next::kOver, absl::StrCat("exit code ", code, " means that a program cannot be ",
                                       code == kExitNotFound ? "found" : "executed")};
   }
-  // Later it may be a file system that is not there, which passes.
-  if (attempt_ == 0 && !verdict.mistake.empty()) {
+  // Of a program that did not get going. Later it may be a file system that is not there, or a
+  // broken file, and a restart continues from a checkpoint.
+  if (attempt_ == 0 && ended_.back().ran < options_.min_uptime && !verdict.mistake.empty()) {
     return {Next::kOver, absl::StrCat("a restart does not mend \"", verdict.mistake, "\"")};
   }
   for (const auto& [first, last] : options_.never_on) {

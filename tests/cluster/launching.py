@@ -61,17 +61,19 @@ class Result:
 
     @property
     def begins_again(self):
-        """A host was lost when not all workers ran yet: those of the other hosts were started once more."""
-        return "not all workers ran yet: the start begins again" in self.err
+        """How often a host was lost when not all workers ran yet: those of the other hosts were started once more."""
+        return self.err.count("not all workers ran yet: the start begins again")
 
     def said_by(self, rank):
-        """What a rank wrote, without its prefix. If it was started more than once, and begins with the same line each
-        time: what it wrote since the last start."""
+        """What a rank wrote, without its prefix, once for each start, which all begin with the same line. One, and one
+        more at most for each time that the start began again."""
         said = [line.split("] ", 1)[1] for line in self.lines if line.startswith(f"[{rank}] ")]
-        if self.begins_again:
-            while said and said[0] in said[1:]:
-                said = said[said.index(said[0], 1):]
-        return said
+        starts = [[]]
+        for line in said:
+            if starts[-1] and line == said[0] and len(starts) <= self.begins_again:
+                starts.append([])
+            starts[-1].append(line)
+        return starts
 
     @property
     def tells_of_loss(self):

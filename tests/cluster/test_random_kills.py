@@ -106,7 +106,7 @@ class Round:
         for rank, node in enumerate(self.nodes):
             started = starts(node)
             assert set(started) <= {str(rank)}, (str(self), node.name, started)
-            assert len(started) <= 1 or result.begins_again, (str(self), node.name, started)
+            assert len(started) <= 1 + result.begins_again, (str(self), node.name, started)
             assert result.code != 0 or started, (str(self), result)
             forget(node)
 

@@ -70,9 +70,11 @@ def shepherds(host):
 def check_lines(result, ranks):
     """Every rank's lines are there, each once and in order."""
     for rank in range(ranks):
-        lines = result.said_by(rank)
+        *before, lines = result.said_by(rank)
         assert lines[-1] == f"last {len(lines) - 1}", (rank, lines[-3:], result.err)
-        assert lines[:-1] == [f"line {i}" for i in range(len(lines) - 1)], rank
+        for each in [*before, lines]:
+            last = each[-1].startswith("last")  # one that was ended may have had no time for that
+            assert each[:len(each) - last] == [f"line {i}" for i in range(len(each) - last)], (rank, each)
 
 
 def start_counting(cluster, *flags):

@@ -22,7 +22,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "agent/shepherd/run_shepherd.h"
-#include "agent/shepherd/shepherd_limits.h"
 #include "common/base/clock.h"
 #include "common/link/link_core.h"
 #include "common/link/log_frame.h"
