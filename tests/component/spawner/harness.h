@@ -311,8 +311,20 @@ class SpawnerFixture : public ::testing::Test {
   }
   void Configure(const std::string& text) { Write("etc/dtrain/spawner.conf", text); }
 
+  // Everywhere: a machine may have a second mount, of a chroot.
+  static void UnmountCgroups() {
+    std::vector<std::string> mounts;
+    std::string device, path, type, rest;
+    for (std::ifstream in("/proc/self/mounts");
+         in >> device >> path >> type && getline(in, rest);) {
+      if (type == "cgroup2") mounts.push_back(path);
+    }
+    for (auto mount = mounts.rbegin(); mount != mounts.rend(); ++mount) {
+      if (umount2(mount->c_str(), MNT_DETACH) != 0) _exit(96);
+    }
+  }
   // Runs it in this process's place.
-  void Become(const std::vector<std::string>& flags, const std::string& unmounted) {
+  void Become(const std::vector<std::string>& flags, bool without_cgroups) {
     std::vector<std::string> words = {ProgramPath("dtrain-spawner"),
                                       "--run-dir",
                                       base_ + "/run",
@@ -331,11 +343,11 @@ class SpawnerFixture : public ::testing::Test {
     std::ofstream(own + "/cgroup.procs") << "0" << std::flush;
     std::ofstream("/proc/self/oom_score_adj") << "-500" << std::flush;
     if (unshare(CLONE_NEWNS) != 0 || mount("", "/", "", MS_REC | MS_PRIVATE, nullptr) != 0 ||
-        mount(etc.c_str(), "/etc", "", MS_BIND, nullptr) != 0 ||
-        (!unmounted.empty() && umount2(unmounted.c_str(), MNT_DETACH) != 0) || dup2(log, 1) != 1 ||
+        mount(etc.c_str(), "/etc", "", MS_BIND, nullptr) != 0 || dup2(log, 1) != 1 ||
         dup2(log, 2) != 2 || prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) {
       _exit(99);
     }
+    if (without_cgroups) UnmountCgroups();
     // What the unit leaves it.
     for (int capability = 0; prctl(PR_CAPBSET_READ, capability) >= 0; ++capability) {
       const bool kept = capability == CAP_SETUID || capability == CAP_SETGID ||
@@ -348,9 +360,9 @@ class SpawnerFixture : public ::testing::Test {
     execv(argv[0], argv.data());
     _exit(98);
   }
-  void Fork(const std::vector<std::string>& flags, const std::string& unmounted = "") {
+  void Fork(const std::vector<std::string>& flags, bool without_cgroups = false) {
     pid_ = fork();
-    if (pid_ == 0) Become(flags, unmounted);
+    if (pid_ == 0) Become(flags, without_cgroups);
     auto pidfd = os::OpenPidfd(pid_);
     ASSERT_TRUE(pidfd.ok()) << pidfd.status();
     pidfd_ = *std::move(pidfd);
