@@ -25,8 +25,7 @@
 namespace dtrain::agent {
 namespace {
 
-constexpr char kMark[] = "DTRAIN_SHEPHERD";
-// Of a worker in a container that a shepherd has started: where its pid means something.
+// Of a worker in a container that a shepherd has started: where the mark means something.
 constexpr char kMarksNamespace[] = "DTRAIN_PID_NAMESPACE";
 constexpr Duration kBound = std::chrono::seconds(2);
 constexpr int kPauseMs = 5;
@@ -57,10 +56,11 @@ std::string UserName(uid_t uid) {
 std::vector<Leftover> FindLeftovers() {
   std::vector<Leftover> out;
   std::map<std::string, bool> lives;  // by mark
-  for (const os::MarkedProcess& process : os::FindByVariable(kMark, kMarksNamespace)) {
+  for (const os::MarkedProcess& process :
+       os::FindByVariable(os::kShepherdVariable, kMarksNamespace)) {
     if (process.info.state == 'Z' || process.info.pid == getpid()) continue;
     if (geteuid() != 0 && process.uid != geteuid()) continue;
-    const std::string mark = os::VariableOf(process.environment, kMark);
+    const std::string mark = os::VariableOf(process.environment, os::kShepherdVariable);
     auto [known, fresh] = lives.emplace(mark, false);
     if (fresh) known->second = os::Lives(mark);
     if (known->second) continue;

@@ -18,6 +18,7 @@
 #include "agent/shepherd/pmix_gate.h"
 #include "common/base/env_names.h"
 #include "common/base/programs.h"
+#include "common/os/process_tree.h"
 
 namespace dtrain::shepherd {
 namespace {
@@ -231,7 +232,7 @@ void SetDtrain(const v1::JobPart& part, const v1::WorkerSpec& worker, const Work
                EnvBuilder* env) {
   env->Set("DTRAIN_JOB_ID", part.job_id());
   env->Set("DTRAIN_ATTEMPT", part.has_elastic() ? part.elastic().attempt() : part.attempt());
-  env->Set("DTRAIN_SHEPHERD", ties.shepherd);
+  env->Set(os::kShepherdVariable, ties.shepherd);
   env->Set("DTRAIN_PID_NAMESPACE", ties.pid_namespace);
   // Of an elastic job each worker has a number of its own, as ranks change.
   env->Set("DTRAIN_RANK", part.elastic().first_number() + worker.rank());

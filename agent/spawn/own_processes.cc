@@ -226,11 +226,17 @@ void OwnProcesses::Save(v1::JobRecord& record) const {
 // itself, as what the shepherd left comes to it.
 std::vector<os::ProcessInfo> OwnProcesses::Marked() const {
   if (job_id_.empty()) return {};
-  return os::FindByEnvironment(owner_.uid, Marks(), &look_);
+  return os::FindByEnvironment(owner_.uid, Marks(), &look_, Mark());
 }
 
 std::vector<std::string> OwnProcesses::Marks() const {
   return {absl::StrCat("DTRAIN_JOB_ID=", job_id_), absl::StrCat("DTRAIN_ATTEMPT=", attempt_)};
+}
+
+// Of the shepherd; empty: it is not known. While an agent was away, its launcher may have run the
+// same attempt by an agent of its own.
+std::string OwnProcesses::Mark() const {
+  return start_time_ == 0 ? "" : os::ProcessMark(child_.pid, start_time_);
 }
 
 // Of the workers, where the shepherd makes it, or has made it under a name that we do not know;
@@ -281,7 +287,7 @@ void OwnProcesses::KillLiving() {
 void OwnProcesses::KillMarked() {
   const TimePoint begin = around_.loop.Now();
   if (job_id_.empty() || begin < around_.quarantine.LooksFrom(owner_.uid)) return;
-  (void)os::Kill(os::FindByEnvironment(owner_.uid, Marks()));
+  (void)os::Kill(os::FindByEnvironment(owner_.uid, Marks(), nullptr, Mark()));
   around_.quarantine.Looked(owner_.uid, begin, around_.loop.Now(), kPausesOfKills);
 }
 

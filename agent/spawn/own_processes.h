@@ -86,6 +86,7 @@ class OwnProcesses final : public Processes {
   void TryToEnd(TimePoint deadline);
   std::vector<os::ProcessInfo> Marked() const;
   std::vector<std::string> Marks() const;
+  std::string Mark() const;
   std::string WorkersCgroup() const;
 
   const Surroundings around_;

@@ -195,7 +195,7 @@ std::vector<ProcessInfo> Descendants(pid_t root) {
 }
 
 std::vector<ProcessInfo> FindByEnvironment(uid_t uid, const std::vector<std::string>& entries,
-                                           LookInParts* parts) {
+                                           LookInParts* parts, const std::string& shepherd) {
   std::vector<ProcessInfo> out;
   const auto look = [&](pid_t pid) {
     const std::string directory = absl::StrCat("/proc/", pid);
@@ -212,6 +212,10 @@ std::vector<ProcessInfo> FindByEnvironment(uid_t uid, const std::vector<std::str
     const std::string text = absl::StrCat(kEnd, *environment, kEnd);
     for (const std::string& entry : entries) {
       if (!absl::StrContains(text, absl::StrCat(kEnd, entry, kEnd))) return false;
+    }
+    if (!shepherd.empty()) {
+      const std::string mark = VariableOf(*environment, kShepherdVariable);
+      if (mark != shepherd && Lives(mark)) return false;
     }
     const auto found = FindProcess(pid);
     if (found && found->start_time == first->start_time) out.push_back(*found);
@@ -262,8 +266,10 @@ std::string PidNamespace(pid_t pid) {
   return stat(path.c_str(), &info) == 0 ? absl::StrCat(info.st_ino) : "";
 }
 
-std::string ProcessMark(pid_t pid) {
-  return absl::StrCat(pid, ":", StartTime(pid).value_or(0), ":", BootId());
+std::string ProcessMark(pid_t pid) { return ProcessMark(pid, StartTime(pid).value_or(0)); }
+
+std::string ProcessMark(pid_t pid, uint64_t start_time) {
+  return absl::StrCat(pid, ":", start_time, ":", BootId());
 }
 
 bool Lives(const std::string& mark) {

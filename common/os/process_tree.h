@@ -50,12 +50,17 @@ struct LookInParts {
   pid_t next = 0;  // 0: the last look came to the end
 };
 
+// Workers, and all that they start, have the mark (see ProcessMark) of their shepherd here.
+inline constexpr char kShepherdVariable[] = "DTRAIN_SHEPHERD";
+
 // Processes of one user whose environment holds all the entries ("NAME=value"): what a job has
 // started, wherever it hangs in the tree. Those whose environment we may not read are not found; of
 // a large one the first 256 KiB count. For one that is in the middle of an exec it waits, some
-// hundredths of a second at most.
+// hundredths of a second at most. `shepherd` (a mark; may be empty): what another living shepherd
+// has is not found.
 std::vector<ProcessInfo> FindByEnvironment(uid_t uid, const std::vector<std::string>& entries,
-                                           LookInParts* parts = nullptr);
+                                           LookInParts* parts = nullptr,
+                                           const std::string& shepherd = "");
 
 // The same with what else is told of them.
 struct MarkedProcess {
@@ -77,6 +82,7 @@ std::string PidNamespace(pid_t pid = 0);
 
 // Names a process for good: "PID:START_TIME:BOOT_ID".
 std::string ProcessMark(pid_t pid);
+std::string ProcessMark(pid_t pid, uint64_t start_time);
 // Whether the process of a mark is there. False also of what is no mark.
 bool Lives(const std::string& mark);
 

@@ -14,6 +14,8 @@
 #include <fstream>
 #include <memory>
 #include <optional>
+#include <set>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/loop/loop.h"
@@ -21,6 +23,7 @@
 #include "common/os/cgroup.h"
 #include "common/os/fd.h"
 #include "common/os/pidfd.h"
+#include "common/os/process_tree.h"
 #include "common/os/spawn.h"
 #include "tests/component/inventory/tree.h"
 
@@ -157,6 +160,40 @@ TEST(OwnProcessesTest, AUserWhoseProcessesWereJustLookedForWaits) {
   ASSERT_TRUE(status.ok()) << status.status();
   EXPECT_EQ(status->signal, SIGTERM) << "it was killed before";
   (*processes)->KillShepherd();
+}
+
+// While an agent is away, its launcher may run the same attempt by an agent of its own.
+TEST(OwnProcessesTest, WhatAnotherShepherdOfTheSameAttemptHasStays) {
+  const std::string id = os::RandomHex(6);
+  const auto start = [&](const std::string& mark) {
+    os::SpawnSpec spec;
+    spec.argv = {"/bin/sleep", "600"};
+    spec.env = {absl::StrCat("DTRAIN_JOB_ID=", id), "DTRAIN_ATTEMPT=0",
+                absl::StrCat(os::kShepherdVariable, "=", mark)};
+    return os::Spawn(spec);
+  };
+  const pid_t gone = getpid();  // in its place: with another start time
+  const uint64_t start_time = *os::StartTime(gone) - 1;
+  auto left = start(os::ProcessMark(gone, start_time));
+  auto kept = start(os::ProcessMark(getpid()));
+  ASSERT_TRUE(left.ok() && kept.ok());
+  loop::Loop loop;
+  Quarantine quarantine;
+  OwnProcesses::Remains remains;
+  remains.shepherd.pid = gone;
+  remains.start_time = start_time;
+  auto processes = OwnProcesses::Adopt({loop, quarantine, Reach::kMarked}, {geteuid(), "me"}, id, 0,
+                                       std::move(remains));
+  processes->EndAll([&] { loop.Stop(); });
+  loop.Run();
+  EXPECT_EQ(processes->killed(), std::set<uint32_t>{static_cast<uint32_t>(left->pid)});
+  auto status = os::WaitAndReap(left->pidfd.get());
+  ASSERT_TRUE(status.ok()) << status.status();
+  EXPECT_EQ(status->signal, SIGKILL);
+  (void)os::SendSignal(kept->pidfd.get(), SIGTERM);
+  status = os::WaitAndReap(kept->pidfd.get());
+  ASSERT_TRUE(status.ok()) << status.status();
+  EXPECT_EQ(status->signal, SIGTERM) << "it was killed before";
 }
 
 // H1: an agent that has used up its open files lets go of a shepherd that does not end by itself.
