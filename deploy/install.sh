@@ -97,7 +97,7 @@ trap 'rm -rf "$new"; if [ ! -e "$releases/current" ]; then rm -rf "$releases"; r
 trap 'exit 1' HUP INT TERM
 chmod 755 "$new"
 
-# The tarball and its checksum.
+# The tarball and its checksum, where nobody else can change them after they were checked.
 fetch() {
   if command -v curl >/dev/null; then
     curl -fsSL -o "$2" "$1"
@@ -115,30 +115,30 @@ if [ -z "$from" ]; then
   done
 fi
 name=$(basename "$from")
-case $from in
-  http://* | https://*)
-    mkdir "$new/download"
-    for one in "$name" SHA256SUMS ${signer:+SHA256SUMS.sig}; do
-      fetch "${from%/*}/$one" "$new/download/$one" || fail "cannot download ${from%/*}/$one"
-    done
-    tarball=$new/download/$name ;;
-  *) tarball=$from ;;
-esac
-[ -f "$tarball" ] || fail "there is no file $tarball"
-sums=$(dirname "$tarball")/SHA256SUMS
-[ -f "$sums" ] || fail "there is no $sums, by which $name could be verified"
+mkdir -m 700 "$new/download"
+tarball=$new/download/$name
+for one in "$name" SHA256SUMS ${signer:+SHA256SUMS.sig}; do
+  case $from in
+    http://* | https://*)
+      file=${from%/*}/$one
+      fetch "$file" "$new/download/$one" || fail "cannot download $file" ;;
+    *)
+      file=$(dirname "$from")/$one
+      [ -f "$file" ] || fail "there is no file $file, which is needed to verify and install $name"
+      cp "$file" "$new/download/$one" || fail "cannot copy $file to $new" ;;
+  esac
+done
+sums=$new/download/SHA256SUMS
 if [ -n "$signer" ]; then
   [ -f "$signer" ] || fail "there is no file $signer"
-  [ -f "$sums.sig" ] || fail "there is no $sums.sig, by which $sums could be verified"
-  sed 's/^/dtrain /' "$signer" >"$new/signers"
-  ssh-keygen -Y verify -f "$new/signers" -I dtrain -n dtrain -s "$sums.sig" <"$sums" >/dev/null 2>&1 ||
-    fail "$sums was not signed with the key in $signer, or was changed since"
-  rm "$new/signers"
+  sed 's/^/dtrain /' "$signer" >"$new/download/signers"
+  ssh-keygen -Y verify -f "$new/download/signers" -I dtrain -n dtrain -s "$sums.sig" <"$sums" >/dev/null 2>&1 ||
+    fail "SHA256SUMS of $from was not signed with the key in $signer, or was changed since"
 fi
 wanted=$(sed -n "s/^\([0-9a-f]\{64\}\)  $(echo "$name" | sed 's/[.[\*^$]/\\&/g')\$/\1/p" "$sums")
-[ -n "$wanted" ] || fail "$sums does not list $name"
+[ -n "$wanted" ] || fail "SHA256SUMS of $from does not list $name"
 got=$(sha256sum <"$tarball" | cut -d ' ' -f 1)
-[ "$got" = "$wanted" ] || fail "$name is damaged: its SHA-256 is $got, and $sums says $wanted"
+[ "$got" = "$wanted" ] || fail "$name is damaged: its SHA-256 is $got, and SHA256SUMS says $wanted"
 case $name in
   *-linux-"$machine".tar.gz) ;;
   *) fail "$name is not for this machine, which is $machine" ;;

@@ -25,6 +25,7 @@
 #include "absl/strings/string_view.h"
 #include "agent/session/state_file.h"
 #include "common/base/posix_error.h"
+#include "common/log/log.h"
 #include "common/os/fd.h"
 #include "common/os/private_file.h"
 #include "common/os/unix_sockets.h"
@@ -34,7 +35,7 @@ namespace {
 
 constexpr char kSocket[] = "shepherd.sock";
 constexpr char kRecord[] = "record";
-constexpr size_t kMostSockets = 64 << 20;  // the kernel's list of them
+constexpr size_t kBytesOfSocket = 320;  // in the kernel's list of them, at most
 
 constexpr char kJobs[] = "/jobs";
 constexpr char kHidden[] = "/kept";  // no shorter: a socket's path has to fit under both
@@ -191,7 +192,8 @@ absl::StatusOr<v1::JobRecord> JobDirectory::Read() const {
 // has started has a socket without such a name, and a cgroup. Other users can make sockets and
 // cgroups of any name, but neither as root, whose agent makes sockets for all users, nor as the
 // user whose job it is.
-std::set<spawn::JobKey> JobDirectory::FindShepherds(const std::set<spawn::JobKey>& jobs) {
+std::set<spawn::JobKey> JobDirectory::FindShepherds(const std::set<spawn::JobKey>& jobs,
+                                                    size_t most_sockets) {
   std::set<spawn::JobKey> found;
   if (jobs.empty()) return found;
   std::map<std::string, spawn::JobKey> sockets;
@@ -204,18 +206,29 @@ std::set<spawn::JobKey> JobDirectory::FindShepherds(const std::set<spawn::JobKey
     cgroups.emplace(job.uid, std::pair(absl::StrCat("/u", job.uid, "/", name, "/"), job));
   }
 
-  const bool listed =
-      os::ForEachUnixSocket([&](absl::string_view path, std::optional<uid_t> maker) {
+  absl::Status listed =
+      os::ForEachUnixSocket(most_sockets, [&](absl::string_view path, std::optional<uid_t> maker) {
         const auto socket = sockets.find(EndOfPath(path));
         if (socket == sockets.end()) return;
         const spawn::JobKey& job = socket->second;
         if (!maker || *maker == 0 || *maker == job.uid) found.insert(job);
       });
-  if (!listed) {
-    const auto list = os::ReadSmallFile("/proc/net/unix", kMostSockets);
+  if (absl::IsUnavailable(listed)) {
+    const auto list = os::ReadSmallFile("/proc/net/unix", most_sockets * kBytesOfSocket);
+    listed = list.status();
     for (const auto& [end, job] : sockets) {
       if (list.ok() && absl::StrContains(*list, absl::StrCat(end, "\n"))) found.insert(job);
     }
+  }
+
+  if (absl::IsResourceExhausted(listed)) {
+    static const bool told = [&] {
+      log::Warn(absl::StrCat("there are ", listed.message(), ", too many to look at: a job ",
+                             "whose shepherd may have ended counts as alive"));
+      return true;
+    }();
+    (void)told;
+    return jobs;
   }
 
   std::unique_ptr<DIR, int (*)(DIR*)> processes(opendir("/proc"), closedir);

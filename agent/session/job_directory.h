@@ -4,6 +4,7 @@
 #include <sys/types.h>
 #include <unistd.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <set>
@@ -53,7 +54,9 @@ class JobDirectory {
   absl::StatusOr<v1::JobRecord> Read() const;
   // Of these jobs, those whose shepherds live on this node, whichever agent has them: also where we
   // may not enter that one's folder. Looks at all unix sockets and processes, once for all jobs.
-  static std::set<spawn::JobKey> FindShepherds(const std::set<spawn::JobKey>& jobs);
+  // All of these, where there are more than `most_sockets`: any user can make too many to look at.
+  static std::set<spawn::JobKey> FindShepherds(const std::set<spawn::JobKey>& jobs,
+                                               size_t most_sockets = 200'000);
   static bool HasShepherd(const spawn::JobKey& job) { return !FindShepherds({job}).empty(); }
   // To the shepherd that listens there.
   absl::StatusOr<os::UniqueFd> Connect() const;

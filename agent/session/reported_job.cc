@@ -67,7 +67,12 @@ ReportedJob::ReportedJob(const Surroundings& agent, const v1::Hello& hello, uid_
       feed_(std::move(feed)),
       // A launcher that may come back says itself how far it has come.
       relay_(agent.loop, /*reclaim=*/!agent.self.resumable, LogHandlers()),
-      leftovers_(agent.loop, shepherd.processes(), owner, std::move(warn)) {}
+      leftovers_(agent.loop, shepherd.processes(), owner, std::move(warn)),
+      reports_(agent.reports) {}
+
+ReportedJob::~ReportedJob() {
+  if (reports_ != nullptr) reports_->Remove(report_bytes_ + end_bytes_);
+}
 
 LogRelay::Handlers ReportedJob::LogHandlers() {
   LogRelay::Handlers handlers;
@@ -85,6 +90,9 @@ void ReportedJob::OnEvent(v1::ShepherdEvent event) {
     case v1::ShepherdEvent::kEnded:
       if (absl::Status valid = relay_.Finished(event.ended()); !valid.ok()) {
         return shepherd_.Break(std::string(valid.message()));
+      }
+      if (absl::Status fits = Count(event.ended(), end_bytes_); !fits.ok()) {
+        return shepherd_.Break(std::string(fits.message()));
       }
       feed(JobEnded{std::move(*event.mutable_ended())});
       break;
@@ -119,10 +127,22 @@ absl::Status ReportedJob::Check(const v1::JobOnNode& job) const {
                            : absl::InvalidArgumentError("it says that other ranks are here now");
 }
 
-void ReportedJob::OnReport(v1::Report report) {
-  if (absl::Status sound = Check(report.job()); !sound.ok()) {
-    return shepherd_.Break(std::string(sound.message()));
+absl::Status ReportedJob::Count(const google::protobuf::Message& word, size_t& bytes) {
+  if (reports_ == nullptr) return absl::OkStatus();
+  reports_->Remove(std::exchange(bytes, 0));
+  const size_t now = word.SpaceUsedLong();
+  if (!reports_->Add(now)) {
+    return absl::ResourceExhaustedError(absl::StrCat("what shepherds of this user report takes ",
+                                                     "more than ", reports_->most(), " bytes"));
   }
+  bytes = now;
+  return absl::OkStatus();
+}
+
+void ReportedJob::OnReport(v1::Report report) {
+  absl::Status sound = Check(report.job());
+  if (sound.ok()) sound = Count(report, report_bytes_);
+  if (!sound.ok()) return shepherd_.Break(std::string(sound.message()));
   shepherd_.processes().SetPart(hello_.job_id(), hello_.attempt(), report.job().node_rank());
   leftovers_.OnReport(report);
   relay_.Reported(report);

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <functional>
+#include <memory>
 #include <string>
 
 #include "agent/session/job_status.h"
@@ -31,6 +33,7 @@ class ReportedJob {
   // `hello`: outlives this, and is empty until the launcher has said it.
   ReportedJob(const Surroundings& agent, const v1::Hello& hello, uid_t owner,
               ShepherdChannel& shepherd, Feed feed, Leftovers::Warn warn);
+  ~ReportedJob();
 
   void OnEvent(v1::ShepherdEvent event);
   void OnReport(v1::Report report);
@@ -52,6 +55,8 @@ class ReportedJob {
  private:
   LogRelay::Handlers LogHandlers();
   absl::Status Check(const v1::JobOnNode& job) const;
+  // In the place of what `bytes` was.
+  absl::Status Count(const google::protobuf::Message& word, size_t& bytes);
 
   loop::Loop& loop_;
   const v1::Hello& hello_;
@@ -62,6 +67,8 @@ class ReportedJob {
   LogRelay relay_;
   Leftovers leftovers_;
   TimePoint kills_due_{};
+  const std::shared_ptr<rpc::SharedLimit> reports_;
+  size_t report_bytes_ = 0, end_bytes_ = 0;  // of them
 };
 
 }  // namespace dtrain::session

@@ -30,7 +30,8 @@ constexpr size_t kMostRemoved = 8;
 // Looks for shepherds of jobs that are not ours go through all processes of the node. They take no
 // more of the loop's time than this part.
 constexpr int kPartOfLooks = 10;
-constexpr size_t kMostStrangers = 32;  // of one user
+constexpr size_t kMostStrangers = 32;       // of one user
+constexpr size_t kMostReports = 128 << 20;  // bytes, of one user
 
 }  // namespace
 
@@ -127,8 +128,9 @@ void Sessions::OnShepherdStarted(Openings::iterator opening, absl::Status starte
   auto place = roster_.AddPlace();
   auto alive = std::make_shared<bool>(true);
   *place = std::make_unique<Session>(
-      Around(), opened.owner, std::make_unique<ShepherdChannel>(loop_, std::move(opened.processes)),
-      stream, [this, place, stream, alive] {
+      AroundJobOf(opened.owner.uid), opened.owner,
+      std::make_unique<ShepherdChannel>(loop_, std::move(opened.processes)), stream,
+      [this, place, stream, alive] {
         *alive = false;
         roster_.Remove(place);
         ++farewells_;
@@ -182,7 +184,8 @@ void Sessions::EndEarlier(const v1::Hello& hello, const Owner& owner) {
 // Folders of jobs that ended while the disk was full or read-only. Not those of jobs that were left
 // to us, and whose launchers have yet to come.
 void Sessions::RemoveEnded() {
-  if (!self_.resumable) return;
+  if (!self_.resumable || loop_.Now() < next_removal_) return;
+  const TimePoint begin = loop_.Now();
   std::vector<JobDirectory> ended;
   for (JobDirectory& directory : JobDirectory::List(state_directory_)) {
     const bool held = std::any_of(roster_.all().begin(), roster_.all().end(),
@@ -194,6 +197,7 @@ void Sessions::RemoveEnded() {
     ended.push_back(std::move(directory));
   }
   JobDirectory::RemoveDead(ended);
+  next_removal_ = begin + kPartOfLooks * (loop_.Now() - begin);
 }
 
 void Sessions::Resume(std::shared_ptr<Session::Stream> stream, const auth::Identity& peer,
@@ -410,7 +414,7 @@ void Sessions::EndAdoption(const absl::Status& how) {
 void Sessions::OnAdopted(Adoption::Job job) {
   job.shepherd->processes().set_presence(PresenceOf(job.owner.uid));
   auto place = roster_.AddPlace();
-  *place = std::make_unique<Session>(Around(), job.owner, std::move(job.shepherd),
+  *place = std::make_unique<Session>(AroundJobOf(job.owner.uid), job.owner, std::move(job.shepherd),
                                      std::move(job.account), job.record, std::move(job.directory),
                                      [this, place] {
                                        roster_.Remove(place);
@@ -428,6 +432,15 @@ void Sessions::LookAtGpus(const v1::GpuUse& use, const std::set<uint32_t>& kille
         gpus.After(report.gpus, {killed.begin(), killed.end()});
         Withhold(reservations_, state_directory_, use.holder(), gpus);
       });
+}
+
+Surroundings Sessions::AroundJobOf(uid_t uid) {
+  std::erase_if(reports_, [](const auto& each) { return each.second.use_count() == 1; });
+  std::shared_ptr<rpc::SharedLimit>& reports = reports_[uid];
+  if (reports == nullptr) reports = std::make_shared<rpc::SharedLimit>(kMostReports);
+  Surroundings around = Around();
+  around.reports = reports;
+  return around;
 }
 
 Surroundings Sessions::Around() {

@@ -26,6 +26,7 @@
 #include "agent/spawn/job_id.h"
 #include "agent/spawn/spawner.h"
 #include "common/loop/loop.h"
+#include "common/rpc/frame_guard.h"
 
 namespace dtrain::session {
 
@@ -116,6 +117,7 @@ class Sessions {
   size_t Present(uid_t uid) const;
   std::shared_ptr<const bool> PresenceOf(uid_t uid);
   Surroundings Around();
+  Surroundings AroundJobOf(uid_t uid);
   void OnAdopted(Adoption::Job job);
   void LookAtGpus(const v1::GpuUse& use, const std::set<uint32_t>& killed);
 
@@ -133,12 +135,14 @@ class Sessions {
   Openings openings_;
   std::vector<Stranger> strangers_;  // until the next look
   TimePoint next_look_{};            // none before
+  TimePoint next_removal_{};         // of folders: none before, either
   loop::Timer look_;
   size_t farewells_ = 0;
   std::string leaves_;  // why this node does; empty: it does not
   std::map<uid_t, std::shared_ptr<const bool>>
-      presences_;                       // each held by the user's shepherds, too
-  std::unique_ptr<Adoption> adoption_;  // until all is decided
+      presences_;  // each held by the user's shepherds, too
+  std::map<uid_t, std::shared_ptr<rpc::SharedLimit>> reports_;  // each held by sessions, too
+  std::unique_ptr<Adoption> adoption_;                          // until all is decided
   std::vector<absl::AnyInvocable<void(absl::Status)>> after_adoption_;
   // Jobs whose shepherds could not be taken over: why, for their launchers.
   std::map<spawn::JobKey, std::string> lost_;

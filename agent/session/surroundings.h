@@ -16,6 +16,7 @@
 #include "agent/session/session_events.h"
 #include "agent/spawn/processes.h"
 #include "common/loop/loop.h"
+#include "common/rpc/frame_guard.h"
 #include "dtrain/v1/node.pb.h"
 
 namespace dtrain::session {
@@ -59,6 +60,8 @@ struct Surroundings {
   Identity self;
   std::string state_directory;     // when self.resumable
   Successor* successor = nullptr;  // null: when self.resumable, or there can be none
+  // Bytes of what shepherds of the job's user report and is kept; null: no limit.
+  std::shared_ptr<rpc::SharedLimit> reports = nullptr;
 };
 
 }  // namespace dtrain::session

@@ -305,6 +305,8 @@ void OwnProcesses::EndAll(loop::Task done) {
 // or has become our own descendant. The shepherd may live on, stopped or hanging.
 void OwnProcesses::TryToEnd(TimePoint deadline) {
   const TimePoint begin = around_.loop.Now();
+  // As long as it lives, what it has is not found.
+  bool left = !ended_ || (in_its_place_ && !HasEnded(in_its_place_.get()));
   std::vector<os::ProcessInfo> all;
   for (uint32_t pid : Living()) {
     if (auto process = os::FindProcess(static_cast<pid_t>(pid))) all.push_back(*process);
@@ -312,7 +314,6 @@ void OwnProcesses::TryToEnd(TimePoint deadline) {
   if (!ended_) all.push_back({child_.pid, start_time_, '?'});
   for (const os::ProcessInfo& process : all) killed_.insert(static_cast<uint32_t>(process.pid));
   KillShepherd();
-  bool left = !ended_ || (in_its_place_ && !HasEnded(in_its_place_.get()));
   left = around_.quarantine.Kill(around_.loop.Now(), job_id_, owner_, all) > 0 || left;
   for (const std::string& path : {WorkersCgroup(), cgroup_}) {
     if (path.empty()) continue;
@@ -345,6 +346,7 @@ void OwnProcesses::TryToEnd(TimePoint deadline) {
     }
     if (!removed.ok()) log::Warn(absl::StrCat("job ", job_id_, ": cannot ", removed.message()));
   }
+  around_.quarantine.Looked(owner_.uid, begin, around_.loop.Now(), 1);
   around_.loop.Post([this, alive = alive_] {
     if (*alive) std::exchange(when_all_ended_, nullptr)();  // may destroy us
   });

@@ -54,9 +54,10 @@ absl::Status FrameRelay::Pass(From from, Frame frame) {
   Queue& queue = frame.header.keep ? line.kept : line.unkept;
   if (frame.header.keep) {
     // As the other end would find, only that it might never get to see it.
-    if (queue.bytes + bytes > line.window + kHeaderBytes + kMostPayload) {
-      return absl::DataLossError(
-          absl::StrCat("more than ", line.window, " bytes came that were not acknowledged"));
+    if (queue.bytes + bytes > line.window + kHeaderBytes + kMostPayload ||
+        queue.frames.size() >= kMostUnacked) {
+      return absl::DataLossError(absl::StrCat("more than ", line.window, " bytes or ", kMostUnacked,
+                                              " frames came that were not acknowledged"));
     }
   } else {
     if (frame.payload.size() > kMostUnkept) {

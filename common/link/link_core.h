@@ -26,7 +26,10 @@ struct Caps {
 inline constexpr Caps kToShepherd{32 << 20, 4 << 20, 64 << 20};
 inline constexpr Caps kToLauncher{4 << 20, 4 << 20, 64 << 20};
 inline constexpr Caps kOfAgent{256 << 10, 256 << 10, 1 << 20};  // channel 0, each way
-inline constexpr size_t kKeptPerLaunch = 256 << 20;             // of a launcher's KeptBytes
+// Frames on their way and not acknowledged: each takes some 150 bytes of a relay's memory beside
+// its own.
+inline constexpr uint64_t kMostUnacked = 32 << 10;
+inline constexpr size_t kKeptPerLaunch = 256 << 20;  // of a launcher's KeptBytes
 
 // An ack is owed for so long at most, and for so much.
 inline constexpr Duration kAckDelay = std::chrono::seconds(1);
@@ -138,7 +141,9 @@ class LinkCore {
   SharedBytes Piece(const Kept& kept, uint64_t sequence) const;
   const Kept& Holder(uint64_t sequence) const;
   Slot* OldestSlot();
-  bool MayGiveKept() const { return given_ < last_ && unacked_ < options_.out.window; }
+  bool MayGiveKept() const {
+    return given_ < last_ && given_ - acked_ < kMostUnacked && unacked_ < options_.out.window;
+  }
   Frame Give(TimePoint now, Frame frame);
   Frame GiveKept(TimePoint now);
   void Acknowledge(uint64_t through);

@@ -274,8 +274,9 @@ std::string ProcessMark(pid_t pid, uint64_t start_time) {
 
 bool Lives(const std::string& mark) {
   int pid = 0;
-  return absl::SimpleAtoi(mark.substr(0, mark.find(':')), &pid) && pid > 0 &&
-         StartTime(pid).has_value() && ProcessMark(pid) == mark;
+  if (!absl::SimpleAtoi(mark.substr(0, mark.find(':')), &pid) || pid <= 0) return false;
+  const std::optional<ProcessInfo> process = FindProcess(pid);
+  return process && process->state != 'Z' && ProcessMark(pid, process->start_time) == mark;
 }
 
 void ResetOomScore(pid_t pid) {

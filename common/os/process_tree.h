@@ -83,7 +83,7 @@ std::string PidNamespace(pid_t pid = 0);
 // Names a process for good: "PID:START_TIME:BOOT_ID".
 std::string ProcessMark(pid_t pid);
 std::string ProcessMark(pid_t pid, uint64_t start_time);
-// Whether the process of a mark is there. False also of what is no mark.
+// Whether the process of a mark is there, and not a zombie. False also of what is no mark.
 bool Lives(const std::string& mark);
 
 // A signal to those that are still the processes they were when listed. Returns how many there

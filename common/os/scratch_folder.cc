@@ -6,7 +6,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
@@ -63,9 +65,12 @@ int RemoveTree(int parent, const std::string& name, int depth, int* left) {
 }
 
 absl::Status RemoveWhole(int parent, const std::string& name, absl::string_view path,
-                         RemovalLimit limit) {
-  int left = limit.entries;
+                         RemovalLimit limit, int64_t* all = nullptr) {
+  const int most =
+      all == nullptr ? limit.entries : static_cast<int>(std::min<int64_t>(limit.entries, *all));
+  int left = most;
   const int error = RemoveTree(parent, name, limit.deepest, &left);
+  if (all != nullptr) *all -= most - left;
   if (error == 0 || error == ENOENT) return absl::OkStatus();
   return absl::InternalError(absl::StrCat("remove the job's temporary folder ", path, ": ",
                                           PosixErrorText(error), "; remove it with rm -r"));
@@ -76,7 +81,6 @@ struct Maker {
   int pid = 0;
   uint64_t start_time = 0;
   uint64_t pid_namespace = 0;
-  bool operator==(const Maker&) const = default;
 };
 
 uint64_t OwnPidNamespace() {
@@ -106,15 +110,20 @@ bool MakerLives(const Maker& maker) {
   return process && process->start_time == maker.start_time && process->state != 'Z';
 }
 
-// Those that `wanted` wants.
-absl::Status RemoveFolders(const std::vector<std::string>& places, RemovalLimit limit,
+// Those whose names begin like that and that `wanted` wants: `times` the limit in all.
+absl::Status RemoveFolders(const std::vector<std::string>& places, absl::string_view prefix,
+                           RemovalLimit limit, int64_t times,
                            absl::FunctionRef<bool(const Maker&, uid_t owner)> wanted) {
   absl::Status result;
+  int64_t left = times * limit.entries;
   for (const std::string& directory : places) {
     const Listing listing(opendir(directory.c_str()), closedir);
     if (listing == nullptr) continue;
     const int parent = dirfd(listing.get());
-    while (const dirent* entry = readdir(listing.get())) {
+    int64_t names = times * limit.names;
+    while (const dirent* entry = --names >= 0 && left > 0 ? readdir(listing.get()) : nullptr) {
+      if (!absl::StartsWith(entry->d_name, prefix)) continue;
+      --left;
       const std::string name = entry->d_name;
       const std::optional<Maker> maker = MakerOf(name);
       struct stat status;
@@ -122,7 +131,12 @@ absl::Status RemoveFolders(const std::vector<std::string>& places, RemovalLimit 
           !S_ISDIR(status.st_mode) || !wanted(*maker, status.st_uid)) {
         continue;
       }
-      result.Update(RemoveWhole(parent, name, absl::StrCat(directory, "/", name), limit));
+      result.Update(RemoveWhole(parent, name, absl::StrCat(directory, "/", name), limit, &left));
+    }
+    if (names < 0 || left <= 0) {
+      result.Update(absl::ResourceExhaustedError(
+          absl::StrCat("look for temporary folders of dead jobs in all of ", directory,
+                       ": it has too many entries; remove what begins with dtrain- there")));
     }
   }
   return result;
@@ -227,9 +241,8 @@ absl::Status ScratchFolder::Remove(RemovalLimit limit) {
 absl::Status RemoveScratchFolders(const std::vector<std::string>& places, pid_t pid,
                                   uint64_t start_time, uid_t owner, RemovalLimit limit) {
   const Maker ended{pid, start_time, OwnPidNamespace()};
-  return RemoveFolders(places, limit, [&](const Maker& maker, uid_t its_owner) {
-    return maker == ended && its_owner == owner;
-  });
+  return RemoveFolders(places, PrefixOf(ended), limit, 1,
+                       [&](const Maker&, uid_t its_owner) { return its_owner == owner; });
 }
 
 absl::Status RemoveOldFolders(const std::string& directory, absl::string_view prefix,
@@ -255,7 +268,7 @@ absl::Status RemoveOldFolders(const std::string& directory, absl::string_view pr
 absl::Status RemoveDeadScratchFolders(const std::vector<std::string>& places, bool of_all_users,
                                       RemovalLimit limit) {
   const uint64_t here = OwnPidNamespace();
-  return RemoveFolders(places, limit, [&](const Maker& maker, uid_t owner) {
+  return RemoveFolders(places, "dtrain-", limit, 100, [&](const Maker& maker, uid_t owner) {
     return maker.pid_namespace == here &&
            (owner == geteuid() || (of_all_users && geteuid() == 0)) && !MakerLives(maker);
   });

@@ -28,6 +28,7 @@ std::vector<std::string> ScratchPlaces();
 struct RemovalLimit {
   int deepest = 16;
   int entries = 10000;
+  int names = 100000;  // looked at in the place where it lies, which anybody may fill
 };
 
 // A folder of this process in the first place that takes it, for its user only (0700). Its name
@@ -58,11 +59,13 @@ class ScratchFolder {
 };
 
 // Removes the folders that a process, which has ended, made as `owner`. Not those of other users
-// with such a name. May be called as root: follows no links, and leaves what would take long.
+// with such a name. May be called as root: follows no links, and leaves what would take long: the
+// limit is of all of them together.
 absl::Status RemoveScratchFolders(const std::vector<std::string>& places, pid_t pid,
                                   uint64_t start_time, uid_t owner, RemovalLimit limit = {});
 // The same of all processes of this PID namespace that have ended: this user's, and with
-// `of_all_users` everybody's, if we are root. Others may have left very many.
+// `of_all_users` everybody's, if we are root. Others may have left very many: a hundred times as
+// much.
 absl::Status RemoveDeadScratchFolders(const std::vector<std::string>& places, bool of_all_users,
                                       RemovalLimit limit = {});
 

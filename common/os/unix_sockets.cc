@@ -12,6 +12,7 @@
 #include <cstring>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "common/os/unique_fd.h"
 
 namespace dtrain::os {
@@ -44,7 +45,8 @@ void ReadSocket(absl::string_view attributes, SeeUnixSocket see) {
 
 }  // namespace
 
-bool ForEachUnixSocket(SeeUnixSocket see) {
+absl::Status ForEachUnixSocket(size_t most, SeeUnixSocket see) {
+  const absl::Status silent = absl::UnavailableError("the kernel does not list unix sockets");
   struct {
     nlmsghdr header;
     unix_diag_req request;
@@ -58,20 +60,23 @@ bool ForEachUnixSocket(SeeUnixSocket see) {
   question.request.udiag_show = UDIAG_SHOW_NAME | kShowMaker;
   const UniqueFd netlink(
       socket(AF_NETLINK, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, NETLINK_SOCK_DIAG));
-  if (!netlink || send(netlink.get(), &question, sizeof(question), 0) < 0) return false;
+  if (!netlink || send(netlink.get(), &question, sizeof(question), 0) < 0) return silent;
   constexpr size_t kHead = NLMSG_ALIGN(sizeof(nlmsghdr)) + NLMSG_ALIGN(sizeof(unix_diag_msg));
   std::string answers(32 << 10, '\0');  // as many as the kernel gives at once
-  while (true) {
+  for (size_t seen = 0;;) {
     const ssize_t size = recv(netlink.get(), answers.data(), answers.size(), 0);
-    if (size <= 0) return false;
+    if (size <= 0) return silent;
     absl::string_view left(answers.data(), static_cast<size_t>(size));
     nlmsghdr header;
     while (left.size() >= sizeof(header)) {
       std::memcpy(&header, left.data(), sizeof(header));
-      if (header.nlmsg_type == NLMSG_DONE) return true;
+      if (header.nlmsg_type == NLMSG_DONE) return absl::OkStatus();
       if (header.nlmsg_type == NLMSG_ERROR || header.nlmsg_len < kHead ||
           header.nlmsg_len > left.size()) {
-        return false;
+        return silent;
+      }
+      if (++seen > most) {
+        return absl::ResourceExhaustedError(absl::StrCat("more than ", most, " unix sockets"));
       }
       ReadSocket(left.substr(kHead, header.nlmsg_len - kHead), see);
       left.remove_prefix(std::min(left.size(), static_cast<size_t>(NLMSG_ALIGN(header.nlmsg_len))));

@@ -176,7 +176,7 @@ def fake(tmp_path, name, script):
 
 
 @pytest.mark.parametrize("wrong,message", [
-    ("damaged", "is damaged: its SHA-256 is "), ("no sums", "by which dtrain-0.1.0-linux-x86_64.tar.gz could be"),
+    ("damaged", "is damaged: its SHA-256 is "), ("no sums", "/SHA256SUMS, which is needed to verify"),
     ("unlisted", "does not list dtrain-"), ("no tarball", "no dtrain-*-linux-x86_64.tar.gz beside install.sh"),
     ("glibc", "this system has glibc 2.27, dtrain needs 2.28"), ("musl", "has another C library"),
     ("kernel", "this system has Linux 4.17.0, dtrain needs 4.18"), ("machine", "there is no dtrain for riscv64"),
@@ -213,7 +213,7 @@ def test_install_refuses_and_leaves_nothing(place, tmp_path, wrong, message):
 
 
 @pytest.mark.parametrize("wrong,message", [
-    (None, ""), ("unsigned", "there is no "), ("another's", "was not signed with the key in "),
+    (None, ""), ("unsigned", "/SHA256SUMS.sig, which is needed to verify"), ("another's", "was not signed with the key in "),
     ("changed", "was not signed with the key in ")])
 def test_install_asks_for_a_signature(place, tmp_path, wrong, message):
     for key in ("ours", "another's"):
@@ -227,6 +227,19 @@ def test_install_asks_for_a_signature(place, tmp_path, wrong, message):
     done = install(place, "--signer", tmp_path / "ours.pub", prefix=tmp_path / "prefix")
     assert (done.returncode != 0) == bool(wrong) and message in done.stderr, done
     assert (tmp_path / "prefix/bin/dtrain").exists() == (not wrong)
+
+
+@pytest.mark.parametrize("check", ["ssh-keygen", "sha256sum"])
+def test_install_takes_what_it_has_checked(place, tmp_path, check):
+    """Also if somebody who may write to that folder changes it just then."""
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", tmp_path / "key"], check=True)
+    subprocess.run(["ssh-keygen", "-q", "-Y", "sign", "-n", "dtrain", "-f", tmp_path / "key", place / "SHA256SUMS"],
+                   check=True)
+    path = fake(tmp_path, check, f'{shutil.which(check)} "$@" || exit\n'
+                f'for file in {place}/*.tar.gz {place}/SHA256SUMS; do echo other >$file; done')
+    done = install(place, "--signer", tmp_path / "key.pub", prefix=tmp_path / "prefix", PATH=path)
+    assert done.returncode == 0 and (tmp_path / "prefix/bin/dtrain").exists(), done
+    assert all(file.read_text() == "other\n" for file in place.glob("*.tar.gz"))
 
 
 def test_install_downloads(place, tmp_path):

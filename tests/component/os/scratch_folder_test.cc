@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -211,7 +212,29 @@ TEST_F(ScratchFolderTest, WhatDeadProcessesOfOthersLeftIsOnlyForWhoAsksForIt) {
   EXPECT_FALSE(Exists(left));
 }
 
-// It would hold up the agent, which has other jobs to look after.
+// They would hold up the agent, which has other jobs to look after.
+TEST_F(ScratchFolderTest, OfVeryManyFoldersAndNamesMostAreLeft) {
+  pid_t pid = 0;
+  uint64_t start_time = 0;
+  const std::string left = OfOneThatWasKilled(&pid, &start_time);
+  ASSERT_TRUE(Exists(left)) << left;
+  for (char c = 'a'; c <= 'z'; ++c) {
+    std::filesystem::create_directories(left.substr(0, left.size() - 6) + std::string(6, c) + "/x");
+  }
+  const auto folders = [this] {
+    return std::distance(std::filesystem::directory_iterator(runtime_), {});
+  };
+  for (const RemovalLimit limit : {RemovalLimit{16, 10}, RemovalLimit{16, 10000, 5}}) {
+    const auto before = folders();
+    EXPECT_FALSE(RemoveScratchFolders(places_, pid, start_time, geteuid(), limit).ok());
+    EXPECT_LT(folders(), before);
+    EXPECT_GE(folders(), before - 10);
+  }
+  EXPECT_TRUE(RemoveScratchFolders(places_, pid, start_time, geteuid()).ok());
+  EXPECT_EQ(folders(), 0);
+}
+
+// So would it.
 TEST_F(ScratchFolderTest, AFolderThatWasMadeDeepIsLeft) {
   auto folder = ScratchFolder::Make(places_);
   ASSERT_TRUE(folder.ok());

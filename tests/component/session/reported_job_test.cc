@@ -98,6 +98,25 @@ TEST_F(ReportedJobTest, ItsCommandHasNoMillionOfEmptyWords) {
   EXPECT_TRUE(processes_->was_killed);
 }
 
+// They stay in the agent's memory, and a user may have a thousand jobs.
+TEST_F(ReportedJobTest, WhatAUsersJobsReportHasABoundTogether) {
+  const auto limit = std::make_shared<rpc::SharedLimit>(1 << 20);
+  job_ = std::make_unique<ReportedJob>(
+      Surroundings{loop_, readers_, reservations_, {}, "", nullptr, limit}, hello_, /*owner=*/7,
+      *channel_, [](const Event&) {}, [](const std::string&) {});
+  v1::Report report = ReportOf({0});
+  report.mutable_job()->add_argv(std::string(10'000, 'x'));
+  for (int i = 0; i < 1000; ++i) job_->OnReport(report);  // the last counts
+  EXPECT_FALSE(processes_->was_killed);
+  EXPECT_FALSE(limit->Add((1 << 20) - 10'000)) << "it is counted";
+  ASSERT_TRUE(limit->Add((1 << 20) - 15'000)) << "of other jobs";
+  report.mutable_job()->add_argv(std::string(6'000, 'x'));
+  job_->OnReport(report);
+  EXPECT_TRUE(processes_->was_killed);
+  job_.reset();
+  EXPECT_TRUE(limit->Add(15'000)) << "nothing is left of it";
+}
+
 TEST_F(ReportedJobTest, ItHasNoMoreRanksThanAJobHasProcesses) {
   v1::Report report = ReportOf({});
   for (uint32_t rank = 0; rank < 32'768; ++rank) {

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -165,18 +166,24 @@ TEST(OwnProcessesTest, AUserWhoseProcessesWereJustLookedForWaits) {
 // While an agent is away, its launcher may run the same attempt by an agent of its own.
 TEST(OwnProcessesTest, WhatAnotherShepherdOfTheSameAttemptHasStays) {
   const std::string id = os::RandomHex(6);
-  const auto start = [&](const std::string& mark) {
+  const auto start = [&](const std::string& mark, std::vector<std::string> argv) {
     os::SpawnSpec spec;
-    spec.argv = {"/bin/sleep", "600"};
+    spec.argv = std::move(argv);
     spec.env = {absl::StrCat("DTRAIN_JOB_ID=", id), "DTRAIN_ATTEMPT=0",
                 absl::StrCat(os::kShepherdVariable, "=", mark)};
     return os::Spawn(spec);
   };
   const pid_t gone = getpid();  // in its place: with another start time
   const uint64_t start_time = *os::StartTime(gone) - 1;
-  auto left = start(os::ProcessMark(gone, start_time));
-  auto kept = start(os::ProcessMark(getpid()));
-  ASSERT_TRUE(left.ok() && kept.ok());
+  auto zombie = start("", {"/bin/true"});
+  ASSERT_TRUE(zombie.ok());
+  pollfd end{zombie->pidfd.get(), POLLIN, 0};
+  ASSERT_EQ(poll(&end, 1, 60'000), 1);
+  const std::vector<std::string> sleep = {"/bin/sleep", "600"};
+  auto left = start(os::ProcessMark(gone, start_time), sleep);
+  auto of_zombie = start(os::ProcessMark(zombie->pid), sleep);
+  auto kept = start(os::ProcessMark(getpid()), sleep);
+  ASSERT_TRUE(left.ok() && of_zombie.ok() && kept.ok());
   loop::Loop loop;
   Quarantine quarantine;
   OwnProcesses::Remains remains;
@@ -186,14 +193,30 @@ TEST(OwnProcessesTest, WhatAnotherShepherdOfTheSameAttemptHasStays) {
                                        std::move(remains));
   processes->EndAll([&] { loop.Stop(); });
   loop.Run();
-  EXPECT_EQ(processes->killed(), std::set<uint32_t>{static_cast<uint32_t>(left->pid)});
-  auto status = os::WaitAndReap(left->pidfd.get());
-  ASSERT_TRUE(status.ok()) << status.status();
-  EXPECT_EQ(status->signal, SIGKILL);
+  EXPECT_EQ(processes->killed(), (std::set<uint32_t>{static_cast<uint32_t>(left->pid),
+                                                     static_cast<uint32_t>(of_zombie->pid)}));
+  for (const int pidfd : {left->pidfd.get(), of_zombie->pidfd.get()}) {
+    const auto status = os::WaitAndReap(pidfd);
+    ASSERT_TRUE(status.ok()) << status.status();
+    EXPECT_EQ(status->signal, SIGKILL);
+  }
+  (void)os::WaitAndReap(zombie->pidfd.get());
   (void)os::SendSignal(kept->pidfd.get(), SIGTERM);
-  status = os::WaitAndReap(kept->pidfd.get());
+  const auto status = os::WaitAndReap(kept->pidfd.get());
   ASSERT_TRUE(status.ok()) << status.status();
   EXPECT_EQ(status->signal, SIGTERM) << "it was killed before";
+}
+
+// It goes through folders that anybody fills.
+TEST(OwnProcessesTest, TheEndOfOneOfWhichNothingIsLeftCountsAsALook) {
+  loop::Loop loop;
+  Quarantine quarantine;
+  auto processes = OwnProcesses::Adopt({loop, quarantine, Reach::kMarked}, {geteuid(), "me"},
+                                       os::RandomHex(6), 0, {});
+  const TimePoint begin = loop.Now();
+  processes->EndAll([&] { loop.Stop(); });
+  loop.Run();
+  EXPECT_GT(quarantine.LooksFrom(geteuid()), begin);
 }
 
 // H1: an agent that has used up its open files lets go of a shepherd that does not end by itself.

@@ -132,6 +132,18 @@ TEST_F(FrameRelayTest, MoreThanTheWindowIsAnError) {
   EXPECT_TRUE(absl::IsDataLoss(relay_.Pass(From::kBack, RelayedFrame(2, piece))));
 }
 
+// Of a byte each: they take more memory than the window has bytes.
+TEST_F(FrameRelayTest, MoreSmallFramesThanMayBeUnderWayAreAnError) {
+  FrameRelay relay(Channel::kJob, kToShepherd, kToLauncher);
+  relay.Attach();
+  ASSERT_TRUE(*relay.OnAttached());
+  uint64_t next = 1;
+  for (; next <= kMostUnacked; ++next) {
+    ASSERT_TRUE(relay.Pass(From::kFront, RelayedFrame(next, "x")).ok());
+  }
+  EXPECT_TRUE(absl::IsDataLoss(relay.Pass(From::kFront, RelayedFrame(next, "x"))));
+}
+
 TEST_F(FrameRelayTest, OfWhatIsNotKeptTheNewestStay) {
   Meet();
   Put(From::kBack, RelayedFrame(1, "kept"));
@@ -151,13 +163,13 @@ TEST_F(FrameRelayTest, WhatIsNotKeptIsDroppedAtOnceBehindAFullWindow) {
   relay.Attach();
   ASSERT_TRUE(*relay.OnAttached());
   uint64_t sequence = 0;
-  while (relay.queued_bytes(From::kFront) < kToLauncher.window) {
+  while (sequence < kMostUnacked) {
     ASSERT_TRUE(relay.Pass(From::kBack, RelayedFrame(++sequence, "x")).ok());
   }
   const Frame unkept = RelayedFrame(0, std::string(1 << 10, 'u'));
   const std::clock_t begin = std::clock();
-  for (int i = 0; i < 100'000; ++i) ASSERT_TRUE(relay.Pass(From::kBack, unkept).ok());
-  // Each would go past 160,000 others: more than a minute.
+  for (int i = 0; i < 500'000; ++i) ASSERT_TRUE(relay.Pass(From::kBack, unkept).ok());
+  // Each would go past 32,768 others: a minute.
   EXPECT_LT(std::clock() - begin, 10 * CLOCKS_PER_SEC);
   for (uint64_t next = 1; next <= sequence; ++next) {
     ASSERT_EQ(relay.NextTo(From::kFront)->header.sequence, next);

@@ -147,6 +147,14 @@ TEST_F(LinkRules, EmptyMessagesFillWhatIsKept) {
   while (sent < 100 && core_->Send(SharedBytes()).ok()) ++sent;
   EXPECT_EQ(sent, 2000 / kKeepingOverhead);
 }
+TEST_F(LinkRules, NoMoreFramesAreUnderWayThanARelayTakes) {
+  options_.out = kToLauncher;
+  GoTo(State::kUp);  // the first is under way
+  for (uint64_t i = 0; i < kMostUnacked + 10; ++i) ASSERT_TRUE(core_->Send(Bytes(1)).ok());
+  EXPECT_EQ(GivenSequences().size(), kMostUnacked - 1);
+  ASSERT_TRUE(Take(Bare(2)).ok());
+  EXPECT_EQ(GivenSequences(), (std::vector<uint64_t>{kMostUnacked + 1, kMostUnacked + 2}));
+}
 TEST_F(LinkRules, RoomSaysWhatCanStillBeKept) {
   options_.out.kept = 2100;
   GoTo(State::kUp);
