@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The backend "dtrain" of torch.distributed, for DistributedDataParallel, FSDP and programs that call it themselves.
 
-Groups of all ranks use libdtrain. Gloo does what libdtrain does not have: messages between two ranks, bitwise
-operations, sums of sparse tensors, and smaller groups, whose other ranks are not there when torch makes them.
+Groups use libdtrain. Gloo does what libdtrain does not have: messages between two ranks, bitwise operations, sums of
+sparse tensors, and groups that only their members make.
 """
 
 import inspect
@@ -12,92 +12,75 @@ import torch
 import torch.distributed as dist
 from torch.autograd import _profiler_enabled
 from torch.autograd.profiler import record_function
-from torch.distributed.constants import default_pg_timeout
 
-from dtrain import _arrays, _errors, _job, _moves, _process_sets
+from dtrain import _arrays, _errors, _job, _moves
 from dtrain._arrays import TorchTensors
 from dtrain._calls import issue, pointer, shape_text
 from dtrain._collectives import Reduction, start_allreduce
-from dtrain._library import library
-from dtrain._objects import allgather_object
 from dtrain._operations import Average, Max, Min, Product, Sum
 from dtrain.compression import Compression
 
+from . import _c10d, _group_sets
 from ._work import All, Pending, Sent, Then, Waiter
 
 NAME = "dtrain"
 _AS_IT_IS = 1.0, 1.0  # factors
 _OPERATIONS = [(dist.ReduceOp.SUM, Sum), (dist.ReduceOp.PRODUCT, Product), (dist.ReduceOp.MIN, Min),
                (dist.ReduceOp.MAX, Max), (dist.ReduceOp.AVG, Average)]  # type: ignore[attr-defined]
-# Sets of all ranks, of which each group of torch's uses one, and the numbers of those whose groups are gone on this
-# rank. Python collects garbage at different times on each.
-_sets = [_process_sets.global_process_set]
-_idle = {0}
-_world_timeout = default_pg_timeout
 
 
-def _create(store, rank, size, timeout):
-    """Of the ranks that are in the new group: their group. `rank`, `size`: in it."""
+def _create(options, _=None):
+    """On the ranks that are in the new group: their group."""
+    ranks, rank, size = list(options.global_ranks_in_group), options.group_rank, options.group_size
     _job.init()
-    if not dist.is_initialized() and (rank, size) != (_job.rank(), _job.size()):
-        raise _errors.InvalidArgumentError(
-            f"init_process_group: this process is rank {rank} of {size} there, and rank {_job.rank()} of {_job.size()} of "
-            "the job: start each worker by dtrain launch, which sets RANK and WORLD_SIZE"
-        )
-    if dist.is_initialized() and size == _job.size():
-        try:
-            _set_timeout(0, _world_timeout)  # as it is
-        except _errors.CollectiveError:
-            _set_of_all()  # raises: the job is broken, and peers do not come
-    gloo = dist.ProcessGroupGloo(dist.PrefixStore(NAME, store), rank, size, timeout=timeout)
-    if size != _job.size():
-        return gloo
+    number = None
+    if not ranks:
+        if (rank, size) != (_job.rank(), _job.size()):
+            raise _errors.InvalidArgumentError(
+                f"init_process_group: this process is rank {rank} of {size} there, and rank {_job.rank()} of {_job.size()} of "
+                "the job: start each worker by dtrain launch, which sets RANK and WORLD_SIZE"
+            )
+    elif _all_ranks_make(ranks, options.group_id):
+        number = _group_sets.meet("new_group", ranks, dist.get_rank())  # first, as it fails at once if a rank is lost
     try:
-        number = _set_of_all()
-    except _errors.CollectiveError as error:
-        if dist.is_initialized() or isinstance(error, _errors.MismatchError):
-            raise
-        # The job is broken, and all ranks make the default group again.
-        _job.rejoin()
-        number = _set_of_all()
-    _set_timeout(number, timeout)
-    group = _ProcessGroup(rank, size, _sets[number], gloo)
-    weakref.finalize(group, _release, number, _job.number)
+        gloo = dist.ProcessGroupGloo(dist.PrefixStore(NAME, options.store), rank, size, timeout=options.timeout)
+    except BaseException:
+        if number is not None:
+            _group_sets.release(number, _job.number)
+        raise
+    if not ranks:
+        number = _set_of_default_group()
+    if number is None:
+        return gloo
+    _group_sets.set_timeout(number, options.timeout)
+    group = _ProcessGroup(rank, size, _group_sets.taken(number), gloo)
+    weakref.finalize(group, _group_sets.release, number, _job.number)
     return group
 
 
-def _set_of_all():
-    """The number of a set that no rank uses."""
-    everyones = allgather_object(sorted(filter(_works, _idle)), name="dtrain.process_group")
-    idle = set.intersection(*map(set, everyones))
-    if idle:
-        _idle.discard(min(idle))
-        return min(idle)
-    _sets.append(_process_sets.split(0))
-    return len(_sets) - 1
-
-
-def _set_timeout(number, timeout):
-    global _world_timeout
-    # Torch's own is what a program gets that gives none: then the job's counts.
-    milliseconds = 0 if timeout == default_pg_timeout else max(1, round(timeout.total_seconds() * 1000))
-    library().call("dtrain_group_set_timeout", _sets[number].group(), milliseconds)
-    if number == 0:
-        _world_timeout = timeout
-
-
-def _works(number):
-    """False after a timeout in that set."""
+def _set_of_default_group():
     try:
-        library().call("dtrain_group_set_timeout", _sets[number].group(), 0)
+        return _group_sets.meet("init_process_group", range(_job.size()), _job.rank())
+    except _errors.MismatchError:
+        raise
     except _errors.CollectiveError:
-        return False
-    return True
+        # The job is broken, and all ranks make the default group again.
+        _job.rejoin()
+        return _group_sets.meet("init_process_group", range(_job.size()), _job.rank())
 
 
-def _release(number, job):
-    if number == 0 or job == _job.number:
-        _idle.add(number)
+def _all_ranks_make(ranks, name):
+    """Whether this group is one that all ranks of the job make. With use_local_synchronization (PyTorch 2), only its
+    members do, and its name is no number."""
+    return _hears_of_groups and dist.get_world_size() == _job.size() and (name is None or str(name).isdigit()) and \
+        ranks == sorted(ranks)
+
+
+def _meet_members(ranks, name):
+    """On the ranks that are not in a new group."""
+    _job.init()
+    if _all_ranks_make(ranks, name):
+        _group_sets.meet("new_group", ranks, dist.get_rank())
 
 
 def _operation(opts, *tensors):
@@ -106,7 +89,8 @@ def _operation(opts, *tensors):
     types = {TorchTensors.type_name(tensor) for tensor in tensors}
     if not all(name in _arrays.NATIVE or name in _arrays.REDUCED_AS for name in types):
         return None
-    return next((ours for theirs, ours in _OPERATIONS if theirs == wanted), None)
+    # In PyTorch 2 the other way round is never true.
+    return next((ours for theirs, ours in _OPERATIONS if wanted == theirs), None)
 
 
 def _joined(parts, own):
@@ -119,8 +103,18 @@ class _ProcessGroup(dist.ProcessGroup):
     def __init__(self, rank, size, ours, gloo):
         super().__init__(rank, size)
         self._ours, self._gloo = ours, gloo
+        self._members = ours.ranks
         self._rank, self._size = rank, size
         self._waiter, self._sender = Waiter(), Waiter()
+        self._group_name = ""
+
+    # PyTorch 2's, by which DeviceMesh and functional collectives find a group.
+
+    def getGroupName(self):
+        return self._group_name
+
+    def setGroupName(self, name):
+        self._group_name = name
 
     def getBackendName(self):
         return NAME
@@ -166,21 +160,32 @@ class _ProcessGroup(dist.ProcessGroup):
         op = _operation(opts, tensor)
         if op is None:
             return self._gloo.reduce(tensors, opts)
+        return self._reduce(tensor, tensor, op, opts.rootRank)
+
+    def _reduce(self, tensor, target, op, root):
         reduction = Reduction(tensor.detach(), TorchTensors, op, _AS_IT_IS, self._size, True)
 
         def finish():
-            if opts.rootRank == self._rank:
-                TorchTensors.copy_into(tensor, reduction.result())
+            if root == self._rank:
+                TorchTensors.copy_into(target, reduction.result())
 
-        arguments = (*reduction.operands(), tensor.numel(), reduction.type, int(reduction.op), opts.rootRank)
+        arguments = (*reduction.operands(), tensor.numel(), reduction.type, int(reduction.op), root)
         handle = self._start("dtrain_reduce", arguments, (reduction.send, reduction), finish,
                              shape_text(TorchTensors, tensor, reduction.native))
-        return self._pending("reduce", handle, [tensor])
+        return self._pending("reduce", handle, [target])
 
     def reduce_scatter(self, outputs, inputs, opts):
         return self._several([self._reduce_scatter_list(output, parts, opts) for output, parts in zip(outputs, inputs)])
 
     def _reduce_scatter_list(self, output, parts, opts):
+        if len(parts) == self._size and any(part.numel() != parts[0].numel() for part in parts):  # the same on all ranks
+            mine, op = parts[self._rank], _operation(opts, *parts)
+            if mine.numel() != output.numel() or op is None or any(part.dtype != output.dtype for part in parts):
+                raise _errors.InvalidArgumentError(
+                    f"reduce_scatter: output is {tuple(output.shape)}, {output.dtype}, on rank {self._rank}, whose part is "
+                    f"{tuple(mine.shape)}, {mine.dtype}; this reduction is{'' if op else ' not'} supported")
+            return self._several([self._reduce(part, output if rank == self._rank else part, op, rank)
+                                  for rank, part in enumerate(parts)])
         self._check_parts("reduce_scatter", parts, output)
         return self._reduce_scatter_base(output, _joined(parts, output), opts)
 
@@ -217,7 +222,7 @@ class _ProcessGroup(dist.ProcessGroup):
         return self._broadcast(tensor, getattr(opts, "rootRank", opts))
 
     def _broadcast(self, tensor, root):
-        handle = _moves.start_broadcast(tensor, TorchTensors, root, None, self._ours, False, None)
+        handle = _moves.start_broadcast(tensor, TorchTensors, self._members[root], None, self._ours, False, None)
         return self._pending("broadcast", handle, [tensor])
 
     def allgather(self, outputs, inputs, opts=None):
@@ -325,19 +330,45 @@ class _ProcessGroup(dist.ProcessGroup):
 
     def alltoall_base(self, output, source, output_splits, input_splits, opts=None):
         # Some ranks may give no splits where others do: they tell each other.
-        splits = list(input_splits) or [source.shape[0] // self._size] * self._size
-        handle = _moves.alltoall_async(source, splits, process_set=self._ours)
-        return self._pending("all_to_all", Then(handle, lambda result: TorchTensors.copy_into(output, result[0].view_as(output))), [output])
+        def by_rank(splits, tensor):
+            if not splits and tensor.shape[0] % self._size:
+                raise _errors.InvalidArgumentError(
+                    f"all_to_all_single: {tensor.shape[0]} rows cannot be split evenly among {self._size} ranks; give splits")
+            return list(splits) or [tensor.shape[0] // self._size] * self._size
+
+        rows = by_rank(output_splits, output)
+        if len(rows) != self._size or min(rows) < 0 or sum(rows) != output.shape[0]:
+            raise _errors.InvalidArgumentError(
+                f"all_to_all_single: output_split_sizes {rows} of {self._size} ranks are not the {output.shape[0]} rows of "
+                "output")
+        handle = _moves.alltoall_async(source, by_rank(input_splits, source), process_set=self._ours)
+
+        def finish(result):
+            self._check_received("all_to_all_single", "rows", result[1].tolist(), rows)
+            TorchTensors.copy_into(output, result[0].view_as(output))
+
+        return self._pending("all_to_all", Then(handle, finish), [output])
 
     def alltoall(self, outputs, inputs, opts=None):
+        if len(outputs) != self._size or len(inputs) != self._size:
+            raise _errors.InvalidArgumentError(
+                f"all_to_all: {len(inputs)} inputs and {len(outputs)} outputs for {self._size} ranks; there must be one for each")
         source = torch.cat([each.detach().reshape(-1) for each in inputs])
         handle = _moves.alltoall_async(source, [each.numel() for each in inputs], process_set=self._ours)
 
         def finish(result):
-            for output, got in zip(outputs, result[0].split(result[1].tolist())):
+            come = result[1].tolist()
+            self._check_received("all_to_all", "elements", come, [each.numel() for each in outputs])
+            for output, got in zip(outputs, result[0].split(come)):
                 TorchTensors.copy_into(output, got.view_as(output))
 
         return self._pending("all_to_all", Then(handle, finish), outputs)
+
+    def _check_received(self, what, units, come, expected):
+        wrong = [f"{got} {units} from rank {self._members[rank]}, not {due}"
+                 for rank, (got, due) in enumerate(zip(come, expected)) if got != due]
+        if wrong:
+            raise _errors.MismatchError(f"{what}: rank {_job.rank()} got {'; '.join(wrong)}")
 
     # ---- Meeting ----
 
@@ -350,10 +381,16 @@ class _ProcessGroup(dist.ProcessGroup):
         return self._gloo.monitored_barrier(timeout, wait_all_ranks)
 
     def send(self, tensors, to, tag):
+        self._check_peer("send to", to)
         return Sent(self._gloo.send(tensors, to, tag), self._sender)
 
     def recv(self, tensors, of, tag):
+        self._check_peer("receive from", of)
         return self._gloo.recv(tensors, of, tag)
+
+    def _check_peer(self, what, peer):
+        if peer == self._rank:  # with which Gloo crashes
+            raise _errors.InvalidArgumentError(f"rank {self._members[peer]} cannot {what} itself")
 
     def recv_anysource(self, tensors, tag):
         return self._gloo.recv_anysource(tensors, tag)
@@ -366,18 +403,8 @@ class _ProcessGroup(dist.ProcessGroup):
     all_to_all_single = alltoall_base
 
 
-def _forget():
-    # A group that uses the job's own set can still be used after the job is joined again.
-    del _sets[1:]
-    _idle.intersection_update({0})
-
-
-def _keep_timeout(_):
-    if _world_timeout != default_pg_timeout:
-        _set_timeout(0, _world_timeout)
-
-
-_job.on_shutdown.append(_forget)
-_job.on_init.append(_keep_timeout)
 _devices = "devices" in inspect.signature(dist.Backend.register_backend).parameters  # PyTorch 2
-dist.Backend.register_backend(NAME, _create, **({"devices": ["cpu", "cuda"]} if _devices else {}))
+dist.Backend.register_backend(NAME, _create, extended_api=True, **({"devices": ["cpu", "cuda"]} if _devices else {}))
+_hears_of_groups = _c10d.replace("_new_process_group_helper", _c10d.with_other_ranks(NAME, _meet_members))
+_c10d.replace("rendezvous", _c10d.at_kept_store)
+_c10d.replace("monitored_barrier", _c10d.monitored_barrier(NAME))
