@@ -12,6 +12,15 @@
 
 namespace dtrain::runtime {
 
+// Where the data of a collective goes along. Each rank's buffers say one; where the ranks' differ,
+// all take kStaged.
+enum class Via : uint8_t {
+  kDevice,  // the device uses the buffers as they are
+  kStaged,  // all ranks take the same pieces through memory of the device
+  kHost,    // all buffers are the host's, and the device has nothing to do with it
+};
+inline bool IsVia(int64_t number) { return number >= 0 && number <= static_cast<int>(Via::kHost); }
+
 // The collectives of a group on a device, such as a GPU: enqueued there, done later. The ranks have
 // agreed on what they ask for before they come here, and all of them launch the same in the same
 // order. After a failure, of this group's or of another one's in the process, every call fails with
@@ -22,9 +31,9 @@ class DeviceCommunicator {
  public:
   virtual ~DeviceCommunicator() = default;
 
-  // Whether the device can use the buffers of `what` as they are, those of this rank. Fails for
-  // memory of another device, which nothing can be done with.
-  virtual Result<bool> IsDirect(const Collective& what) const = 0;
+  // What the buffers of `what` on this rank say; kDevice where there are none. Fails for memory of
+  // another device, which nothing can be done with.
+  virtual Result<Via> ViaOf(const Collective& what) const = 0;
   // What `what` uses of registered memory on this rank, as a number that is the same on ranks which
   // use the same registrations in the same way. 0: nothing.
   virtual uint64_t RegisteredUse(const Collective& what) const = 0;
@@ -37,8 +46,7 @@ class DeviceCommunicator {
   struct Work {
     std::vector<Collective> all;  // one of any kind, or several all-reduces of one type
     std::vector<Point> after;     // what they wait for
-    // IsDirect on every rank, with the same RegisteredUse. Where not, all ranks take the same
-    // pieces of a collective through memory of the device, whatever their own buffers are.
+    // kDevice on every rank, with the same RegisteredUse. Where not, they are staged.
     bool direct = true;
   };
   // Called once when the work is done, with the time of CLOCK_MONOTONIC; never if it fails.

@@ -27,15 +27,10 @@ std::shared_ptr<Engine> Engines::OfHandle(dtrain_handle handle) {
   return {std::shared_ptr<void>(), &world_};  // owned by nobody
 }
 
-void Engines::SetOnDevice() {
-  on_device_ = true;
-  progress_.SetShared();
-}
-
 void Engines::Add(uint32_t group) {
-  if (on_device_ || group >= kMostGroups) return;
+  if (group >= kMostGroups) return;
   progress_.SetShared();
-  auto engine = std::make_shared<Engine>(groups_, progress_, failure_, false,
+  auto engine = std::make_shared<Engine>(groups_, progress_, failure_, order_, false,
                                          dtrain_handle{group} << kHandleBits);
   engine->queue.SetFusionLike(world_.queue);
   const std::lock_guard<std::mutex> lock(mutex_);
@@ -57,14 +52,14 @@ void Engines::Retire(uint32_t group) {
   others_.erase(group);
 }
 
-void Engines::DrainAll() {
+void Engines::DrainAll(bool own) {
   std::vector<std::shared_ptr<Engine>> all;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     for (const auto& [group, engine] : others_) all.push_back(engine);
   }
-  world_.queue.Drain();
-  for (const auto& engine : all) engine->queue.Drain();
+  world_.queue.Drain(own);
+  for (const auto& engine : all) engine->queue.Drain(own);
 }
 
 }  // namespace dtrain::runtime

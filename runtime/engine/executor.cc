@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <utility>
 
 #include "runtime/base/types.h"
@@ -21,6 +22,26 @@ void RunAlone(const Collective& what) {
   if (what.kind == Collective::Kind::kBarrier || what.kind == Collective::Kind::kBroadcast) return;
   if (what.count == 0 || what.input == what.output) return;
   std::memcpy(what.output, what.input, what.count * ElementSize(what.type));
+}
+
+// What runs as one. The host works while the device does what was launched before.
+std::vector<std::vector<Operation*>> BatchesOf(const std::vector<Operation*>& agreed,
+                                               size_t threshold) {
+  std::vector<std::vector<Operation*>> batches;
+  for (const Via via : {Via::kDevice, Via::kStaged, Via::kHost}) {
+    std::vector<Operation*> those;
+    std::vector<Collective> what;
+    for (Operation* operation : agreed) {
+      if (operation->via != via) continue;
+      those.push_back(operation);
+      what.push_back(operation->what);
+    }
+    for (const std::vector<size_t>& batch : PlanBatches(what, threshold)) {
+      std::vector<Operation*>& operations = batches.emplace_back();
+      for (const size_t i : batch) operations.push_back(those[i]);
+    }
+  }
+  return batches;
 }
 
 }  // namespace
@@ -63,11 +84,12 @@ MaybeError Executor::Run(Operation& operation) {
 
 MaybeError Executor::PrepareForDevice(Operation& operation) const {
   DeviceCommunicator& device = *operation.group->device;
-  auto direct = device.IsDirect(operation.what);
-  if (!direct.ok()) return direct.error();
+  auto via = device.ViaOf(operation.what);
+  if (!via.ok()) return via.error();
+  operation.via = *via;
+  if (*via == Via::kHost) return std::nullopt;
   auto after = device.Record(operation.what.stream);
   if (!after.ok()) return after.error();
-  operation.direct = *direct;
   operation.registered = device.RegisteredUse(operation.what);
   operation.after = std::move(*after);
   return std::nullopt;
@@ -76,21 +98,23 @@ MaybeError Executor::PrepareForDevice(Operation& operation) const {
 // Returns at the end of the collective.
 MaybeError Executor::RunOnDevice(Operation& operation, Spent& spent) {
   Group& group = *operation.group;
-  auto direct = negotiator_.AgreeOnCall(group, operation, spent);
-  if (!direct.ok()) return direct.error();
+  auto via = negotiator_.AgreeOnCall(group, operation, spent);
+  if (!via.ok()) return via.error();
   const int64_t agreed_ns = NowNs();
+  if (spent.begin_ns != 0) spent.negotiate_ns = agreed_ns - spent.begin_ns;
+  if (*via == Via::kHost) return Transfer(group, operation.what, spent);
+  auto turn = TakeTurn(group);
+  if (!turn.ok()) return turn.error();
   DeviceCommunicator::Work work;
   work.all = {operation.what};
   work.all[0].number = operation.number;
   work.after = {std::move(operation.after)};
-  work.direct = *direct;
+  work.direct = *via == Via::kDevice;
   auto ticket = group.device->Launch(std::move(work), group.timeout.load(), nullptr);
   if (!ticket.ok()) return ticket.error();
+  turn->reset();
   MaybeError error = group.device->Await(*ticket);
-  if (spent.begin_ns != 0) {
-    spent.negotiate_ns = agreed_ns - spent.begin_ns;
-    spent.transfer_ns = NowNs() - agreed_ns;
-  }
+  if (spent.begin_ns != 0) spent.transfer_ns = NowNs() - agreed_ns;
   return error;
 }
 
@@ -103,10 +127,9 @@ MaybeError Executor::Transfer(Group& group, Collective what, Spent& spent) {
   return std::nullopt;
 }
 
-Result<bool> Executor::Capture(Operation& operation) {
-  if (MaybeError error = broken()) return *error;
+MaybeError Executor::Capture(Operation& operation) {
+  if (MaybeError error = broken()) return error;
   Group& group = *operation.group;
-  if (!operation.on_device() || !group.device->Capturing(operation.what.stream)) return false;
   if (operation.allocate) {
     return Error{DTRAIN_ERROR_UNSUPPORTED,
                  "a CUDA graph cannot hold a collective whose ranks have any number of rows"};
@@ -116,7 +139,25 @@ Result<bool> Executor::Capture(Operation& operation) {
   auto ticket = group.device->Capture(operation.what);
   if (!ticket.ok()) return ticket.error();
   operation.ticket = *ticket;
-  return true;
+  return std::nullopt;
+}
+
+Result<std::unique_ptr<LaunchOrder::Turn>> Executor::TakeTurn(Group& group, bool always) {
+  if (!always && !order_.begun()) return std::unique_ptr<LaunchOrder::Turn>();
+  auto turn = std::make_unique<LaunchOrder::Turn>(order_, group.id);
+  int64_t time = turn->proposal();
+  if (group.communicator != nullptr) {
+    Collective latest;
+    latest.kind = Collective::Kind::kAllreduce;
+    latest.count = 1;
+    latest.type = DTRAIN_INT64;
+    latest.op = DTRAIN_MAX;
+    latest.input = latest.output = &time;
+    Spent spent;
+    if (MaybeError error = negotiator_.RunOwn(group, latest, spent)) return *error;
+  }
+  turn->Await(time);
+  return turn;
 }
 
 MaybeError Executor::JoinStream(const Operation& operation) {
@@ -227,33 +268,46 @@ size_t Executor::RunAgreed(const std::vector<Operation*>& pending, bool stuck, s
   }
   Spent spent;
   spent.negotiate_ns = agreed_ns - begin_ns;
-  RunBatches(verdict->run, verdict->direct, threshold, spent, agreeing.wait_ns, begin_ns, done);
+  RunBatches(verdict->run, threshold, spent, agreeing.wait_ns, begin_ns, done);
   return over;
 }
 
-void Executor::RunBatches(const std::vector<Operation*>& agreed, bool direct, size_t threshold,
-                          Spent spent, int64_t waited_ns, int64_t begin_ns, const Done& done) {
+void Executor::RunBatches(const std::vector<Operation*>& agreed, size_t threshold, Spent spent,
+                          int64_t waited_ns, int64_t begin_ns, const Done& done) {
   Group& group = *agreed[0]->group;
-  std::vector<Collective> what;
+  std::map<const Operation*, MaybeError> failed;  // before anything runs
+  bool launches = false, makes_group = false;
   for (Operation* operation : agreed) {
     operation->number = group.next_number++;
-    what.push_back(operation->what);
+    launches |= operation->via != Via::kHost;  // of unequal rows, too: where, they know afterwards
+    makes_group |= operation->then != nullptr;
+  }
+  std::unique_ptr<LaunchOrder::Turn> turn;
+  if (group.device != nullptr && (launches || makes_group) && !broken()) {
+    auto taken = TakeTurn(group, makes_group);
+    if (taken.ok()) turn = std::move(*taken);
+    if (!taken.ok()) failed[agreed[0]] = Break(*agreed[0], taken.error());
+  }
+  // Within the turn: the program's memory may wait for all that the GPU has, and what has agreed
+  // on a time must not wait for what comes later.
+  for (Operation* operation : agreed) {
+    if (!operation->allocate || broken()) continue;
+    if (MaybeError error = Measure(*operation)) {
+      failed[operation] = Break(*operation, std::move(*error));
+    }
   }
   const bool may_fuse = group.communicator != nullptr || group.device != nullptr;
-  for (const std::vector<size_t>& batch : PlanBatches(what, may_fuse ? threshold : 0)) {
-    std::vector<Operation*> operations;
-    for (const size_t i : batch) operations.push_back(agreed[i]);
+  for (const std::vector<Operation*>& operations : BatchesOf(agreed, may_fuse ? threshold : 0)) {
     Operation& first = *operations[0];
-    bool here = direct;  // what Measure finds out holds for this operation alone
-    MaybeError error = broken();
+    if (first.via == Via::kHost && !makes_group) turn.reset();
+    MaybeError error = failed.count(&first) != 0 ? failed[&first] : broken();
     const bool was_broken = error.has_value();
-    if (!error && first.allocate) error = Measure(first, here);
     if (!error) {
       Progress::Run run = progress_.Describe(operations, begin_ns);
       run.spent = spent;
       run.spent.wait_ns = waited_ns;
-      error = first.on_device() ? LaunchBatch(operations, here, std::move(run))
-                                : RunBatch(operations, std::move(run));
+      error = first.via == Via::kHost ? RunBatch(operations, std::move(run))
+                                      : LaunchBatch(operations, std::move(run));
     }
     // The others wait for this rank, whatever has failed here.
     if (error && !was_broken) error = Break(first, std::move(*error));
@@ -283,10 +337,9 @@ MaybeError Executor::RunBatch(const std::vector<Operation*>& operations, Progres
 }
 
 // In flight afterwards, or done where buffers had to be brought to the device.
-MaybeError Executor::LaunchBatch(const std::vector<Operation*>& operations, bool direct,
-                                 Progress::Run run) {
+MaybeError Executor::LaunchBatch(const std::vector<Operation*>& operations, Progress::Run run) {
   DeviceCommunicator::Work work;
-  work.direct = direct;
+  work.direct = operations[0]->via == Via::kDevice;
   for (Operation* operation : operations) {
     work.all.push_back(operation->what);
     work.all.back().number = operation->number;
@@ -295,7 +348,7 @@ MaybeError Executor::LaunchBatch(const std::vector<Operation*>& operations, bool
   const uint64_t id = progress_.Launched(std::move(run));
   auto ticket = operations[0]->group->device->Launch(
       std::move(work), operations[0]->group->timeout.load(),
-      [this, id](int64_t done_ns) { progress_.Landed(id, done_ns); });
+      [&progress = progress_, id](int64_t done_ns) { progress.Landed(id, done_ns); });
   if (!ticket.ok()) {
     progress_.Forget(id);
     return ticket.error();

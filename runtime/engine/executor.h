@@ -11,6 +11,7 @@
 #include "runtime/base/result.h"
 #include "runtime/engine/failure.h"
 #include "runtime/engine/group.h"
+#include "runtime/engine/launch_order.h"
 #include "runtime/engine/negotiator.h"
 #include "runtime/engine/operation.h"
 #include "runtime/engine/progress.h"
@@ -24,8 +25,8 @@ namespace dtrain::runtime {
 class Executor {
  public:
   // `main`: of the job's executors the one that may use the world's communicator for memory.
-  Executor(Groups& groups, Progress& progress, Failure& failure, bool main)
-      : groups_(groups), progress_(progress), failure_(failure), main_(main) {}
+  Executor(Groups& groups, Progress& progress, Failure& failure, LaunchOrder& order, bool main)
+      : groups_(groups), progress_(progress), failure_(failure), order_(order), main_(main) {}
   ~Executor();
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
@@ -36,8 +37,8 @@ class Executor {
   // Of an operation on a device, in the thread that asks for it: what it comes after, and where its
   // buffers are. Any thread.
   MaybeError PrepareForDevice(Operation& operation) const;
-  // Makes it part of the graph that its stream captures; false when it captures none.
-  Result<bool> Capture(Operation& operation);
+  // Makes it part of the graph that its stream captures.
+  MaybeError Capture(Operation& operation);
   // After RunAgreed: what its stream gets from now on comes after it. Any thread.
   MaybeError JoinStream(const Operation& operation);
   // After RunAgreed: whether the device has done it. Any thread.
@@ -57,6 +58,10 @@ class Executor {
 
   // For failures outside of Run: ends the job's collectives. Any thread.
   void SetBroken(const Error& error);
+  // Collective over the group, which has agreed on what comes next on its device: returns when no
+  // other group's is before it, and none is until the result has gone. Null in a job without
+  // groups, unless `always`.
+  Result<std::unique_ptr<LaunchOrder::Turn>> TakeTurn(Group& group, bool always = false);
   // Until nothing is in flight there, if it has a device.
   MaybeError AwaitDevice(const Group& group);
   // Before the communicators go.
@@ -70,20 +75,19 @@ class Executor {
 
  private:
   // Zeros, as the others run `agreed`.
-  MaybeError GoAlong(Group& group, const std::vector<Collective>& agreed, size_t threshold);
+  MaybeError GoAlong(Group& group, const std::vector<Negotiator::Joint>& agreed, size_t threshold);
   // What all ranks have agreed on.
-  void RunBatches(const std::vector<Operation*>& agreed, bool direct, size_t threshold, Spent spent,
+  void RunBatches(const std::vector<Operation*>& agreed, size_t threshold, Spent spent,
                   int64_t waited_ns, int64_t begin_ns, const Done& done);
   MaybeError RunBatch(const std::vector<Operation*>& operations, Progress::Run run);
-  MaybeError LaunchBatch(const std::vector<Operation*>& operations, bool direct, Progress::Run run);
+  MaybeError LaunchBatch(const std::vector<Operation*>& operations, Progress::Run run);
   MaybeError RunFused(Group& group, const std::vector<Operation*>& operations, Spent& spent,
                       std::vector<int64_t>& ends);
   MaybeError Transfer(Group& group, Collective what, Spent& spent);
   // Of an operation with any number of rows, once it is agreed on: the ranks tell each other how
-  // many they have, and memory for them is there afterwards. `direct`: set to whether a device can
-  // use all of it.
-  MaybeError Measure(Operation& operation, bool& direct);
-  MaybeError AgreeOnPlaces(const Operation& operation, bool& direct);
+  // many they have, and memory for them is there afterwards, which says where the data goes along.
+  MaybeError Measure(Operation& operation);
+  MaybeError AgreeOnPlaces(Operation& operation, const Collective& what);
   // An all-gather of unequal parts, on the host.
   MaybeError GatherRows(const Operation& operation, Spent& spent);
   MaybeError RunOnDevice(Operation& operation, Spent& spent);
@@ -97,6 +101,7 @@ class Executor {
   Groups& groups_;
   Progress& progress_;
   Failure& failure_;
+  LaunchOrder& order_;
   const bool main_;
   Negotiator negotiator_;
   int64_t stalled_since_ns_ = 0;  // when the first round began that agreed on nothing; else 0

@@ -218,15 +218,18 @@ Result<dtrain_handle> Job::Start(Operation operation) {
   auto& [executor, queue] = engines_.Of(operation.group->id);
   if (MaybeError error = executor.broken()) return *error;
   if (operation.on_device()) {
-    // Both would wait for the other ranks within NCCL, which may come to them in another order.
-    if (!making_.expired() && operation.group->device->Capturing(operation.what.stream)) {
-      return Error{DTRAIN_ERROR_STATE,
-                   "a CUDA graph cannot take a collective while another thread of this rank is in "
-                   "dtrain_group_create: make groups before the capture, or after it"};
+    if (operation.group->device->Capturing(operation.what.stream)) {
+      // Both would wait for the other ranks within NCCL, which may come to them in another order.
+      if (!making_.expired()) {
+        return Error{DTRAIN_ERROR_STATE,
+                     "a CUDA graph cannot take a collective while another thread of this rank is "
+                     "in dtrain_group_create: make groups before the capture, or after it"};
+      }
+      // So what the program made before is launched before, here as on the other ranks.
+      engines_.DrainAll(true);
+      if (MaybeError error = executor.Capture(operation)) return *error;
+      return queue.AddDone(std::move(operation));
     }
-    auto captured = executor.Capture(operation);
-    if (!captured.ok()) return captured.error();
-    if (*captured) return queue.AddDone(std::move(operation));
     if (MaybeError error = executor.PrepareForDevice(operation)) return *error;
   }
   return queue.Add(std::move(operation));
@@ -278,11 +281,12 @@ Result<uint32_t> Job::AwaitGroup(const NewGroup& begun) {
 }
 
 // All ranks of the job are in here, in the thread that runs the world's queue. So nothing else uses
-// the world's connections meanwhile, and on devices, where all groups share the queue, nothing is
-// launched beside NCCL's initialization.
+// the world's connections meanwhile, and on devices, where this has a turn among the groups,
+// nothing is launched beside NCCL's initialization.
 Result<uint32_t> Job::MakeGroup(const std::vector<int32_t>& table) {
   Split split = SplitByColor(table, env_.rank, next_group_);
   next_group_ += split.groups;
+  engines_.SetSeveral();
 
   auto group = std::make_unique<Group>();
   group->id = split.id;
@@ -341,10 +345,22 @@ MaybeError Job::FreeGroup(uint32_t id) {
   // A rank that closed its connections while another one is still inside the last collective would
   // break it.
   MaybeError error = executor.AwaitDevice(*group);
+  std::unique_ptr<LaunchOrder::Turn> turn;
   if (!error && !executor.broken() && !(group->communicator && group->communicator->failure())) {
     Operation barrier;
     barrier.group = group;
     error = executor.Run(barrier);
+    // NCCL's end of it waits for the other ranks of the machine, as a launch may.
+    if (!error && group->device != nullptr) {
+      auto taken = executor.TakeTurn(*group);
+      if (taken.ok()) {
+        turn = std::move(*taken);
+        // Another rank's turn may come much later, and nobody waits so long for NCCL's end.
+        error = executor.Run(barrier);
+      } else {
+        executor.SetBroken(*(error = taken.error()));
+      }
+    }
   }
   queue.Forget(*group, executor.broken());
   engines_.Retire(id);

@@ -56,7 +56,7 @@ Result<int> Executor::Join(size_t threshold) {
   return static_cast<int>(came % group.size);
 }
 
-MaybeError Executor::GoAlong(Group& group, const std::vector<Collective>& agreed,
+MaybeError Executor::GoAlong(Group& group, const std::vector<Negotiator::Joint>& agreed,
                              size_t threshold) {
   const int64_t begin_ns = NowNs();
   std::vector<Operation> operations(agreed.size());
@@ -67,20 +67,21 @@ MaybeError Executor::GoAlong(Group& group, const std::vector<Collective>& agreed
     operation.group = &group;
     operation.number = group.next_number + i;
     operation.name = "dtrain_join";
-    const size_t bytes = agreed[i].count * ElementSize(agreed[i].type);
+    const size_t bytes = agreed[i].what.count * ElementSize(agreed[i].what.type);
     zeros.emplace_back(std::calloc(std::max<size_t>(bytes, 1), 1));
     if (zeros.back() == nullptr) {
       return Break(operation, {DTRAIN_ERROR_RESOURCES,
                                "no memory for " + std::to_string(bytes) + " bytes of zeros"});
     }
-    operation.what = agreed[i];
+    operation.what = agreed[i].what;
+    operation.via = agreed[i].via;
     operation.what.input = zeros.back().get();
     operation.what.output = zeros.back().get();
     all.push_back(&operation);
   }
   MaybeError first;
   // Zeros are the host's, so that all of it is done on return, on a device as well.
-  RunBatches(all, false, threshold, {}, 0, begin_ns, [&](Operation&, const MaybeError& error) {
+  RunBatches(all, threshold, {}, 0, begin_ns, [&](Operation&, const MaybeError& error) {
     if (error && !first) first = error;
   });
   return first;

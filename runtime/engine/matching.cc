@@ -10,8 +10,7 @@ namespace {
 
 constexpr int32_t kNotReady = std::numeric_limits<int32_t>::max();
 constexpr size_t kHashesAt = 1, kComplementsAt = kHashesAt + kMostOffered;
-constexpr size_t kMostAt = kOfferWords - 3, kJoinedAt = kOfferWords - 2;
-constexpr size_t kDirectAt = kOfferWords - 1;
+constexpr size_t kMostAt = kOfferWords - 2, kJoinedAt = kOfferWords - 1;
 
 constexpr int64_t kJoinedBit = 1, kStuckBit = 2, kOverdueBit = 4;
 
@@ -43,27 +42,26 @@ uint64_t SignatureOf(const Collective& what, std::string_view shape) {
   return Mix(Mix(hash, what.count), HashOf(shape));
 }
 
-std::vector<int32_t> MakeOffer(std::span<const Pending> pending, bool direct) {
+std::vector<int32_t> MakeOffer(std::span<const Pending> pending) {
   std::vector<int32_t> offer(kOfferWords, kNotReady);
   const size_t count = std::min(pending.size(), kMostOffered);
   offer[0] = static_cast<int32_t>(count);
   uint64_t hash = 0;
   for (size_t i = 0; i < count; ++i) {
     hash = Mix(Mix(Mix(hash, pending[i].key), pending[i].signature), pending[i].registered);
+    hash = Mix(hash, static_cast<uint64_t>(pending[i].via));
     // The lowest complement is the complement of the highest: equal ends mean equal hashes.
     const auto word = static_cast<int32_t>(static_cast<uint32_t>(hash >> 32));
     offer[kHashesAt + i] = word;
     offer[kComplementsAt + i] = ~word;
   }
   offer[kMostAt] = ~static_cast<int32_t>(std::min<size_t>(pending.size(), kNotReady - 1));
-  offer[kDirectAt] = direct ? 1 : 0;
   return offer;
 }
 
 std::vector<int32_t> MakeJoinedOffer() {
   std::vector<int32_t> offer(kOfferWords, kNotReady);
   offer[kJoinedAt] = 0;
-  offer[kDirectAt] = 0;  // it has zeros, of the host
   return offer;
 }
 
@@ -79,22 +77,23 @@ Agreement ReadOffers(const std::vector<int32_t>& lowest) {
   }
   agreement.differs = agreement.count == 0;
   agreement.most = static_cast<size_t>(std::max(~lowest[kMostAt], 0));
-  agreement.direct = lowest[kDirectAt] == 1;
   return agreement;
 }
 
-std::vector<int32_t> MakeCall(const Pending& pending, bool direct) {
+std::vector<int32_t> MakeCall(const Pending& pending) {
   const uint64_t hash = Mix(Mix(0, pending.key), pending.signature);
   const auto high = static_cast<int32_t>(static_cast<uint32_t>(hash >> 32));
   const auto low = static_cast<int32_t>(static_cast<uint32_t>(hash));
   const uint64_t folded = pending.registered ^ (pending.registered >> 32);
   const auto registered = static_cast<int32_t>(static_cast<uint32_t>(folded));
-  return {high, ~high, low, ~low, direct ? 1 : 0, registered, ~registered};
+  const auto via = static_cast<int32_t>(pending.via);
+  return {high, ~high, low, ~low, via, ~via, registered, ~registered};
 }
 
-std::optional<bool> ReadCalls(const std::vector<int32_t>& lowest) {
+std::optional<Via> ReadCalls(const std::vector<int32_t>& lowest) {
   if (lowest[0] != ~lowest[1] || lowest[2] != ~lowest[3]) return std::nullopt;
-  return lowest[4] == 1 && lowest[5] == ~lowest[6];
+  const bool alike = lowest[4] == ~lowest[5] && lowest[6] == ~lowest[7] && IsVia(lowest[4]);
+  return alike ? static_cast<Via>(lowest[4]) : Via::kStaged;
 }
 
 std::vector<int64_t> PackList(const PendingList& list, size_t room) {
@@ -107,6 +106,7 @@ std::vector<int64_t> PackList(const PendingList& list, size_t room) {
     at[0] = static_cast<int64_t>(list.pending[i].key);
     at[1] = static_cast<int64_t>(list.pending[i].signature);
     at[2] = static_cast<int64_t>(list.pending[i].registered);
+    at[3] = static_cast<int64_t>(list.pending[i].via);
   }
   return words;
 }
@@ -114,7 +114,7 @@ std::vector<int64_t> PackList(const PendingList& list, size_t room) {
 std::optional<PendingList> UnpackList(std::span<const int64_t> words) {
   if (words.size() < ListWords(0) || words[0] < 0 || words[1] < 0) return std::nullopt;
   const auto count = static_cast<uint64_t>(words[1]);
-  if (count > (words.size() - ListWords(0)) / 3) return std::nullopt;
+  if (count > (words.size() - ListWords(0)) / 4) return std::nullopt;
   PendingList list;
   list.joined = (words[0] & kJoinedBit) != 0;
   list.stuck = (words[0] & kStuckBit) != 0;
@@ -122,8 +122,9 @@ std::optional<PendingList> UnpackList(std::span<const int64_t> words) {
   if (list.joined != (count == 0)) return std::nullopt;  // nobody else comes without a collective
   for (size_t i = 0; i < count; ++i) {
     const int64_t* const at = &words[ListWords(i)];
-    list.pending.push_back(
-        {static_cast<uint64_t>(at[0]), static_cast<uint64_t>(at[1]), static_cast<uint64_t>(at[2])});
+    if (!IsVia(at[3])) return std::nullopt;
+    list.pending.push_back({static_cast<uint64_t>(at[0]), static_cast<uint64_t>(at[1]),
+                            static_cast<uint64_t>(at[2]), static_cast<Via>(at[3])});
   }
   return list;
 }
@@ -132,7 +133,8 @@ Matches Match(const std::vector<PendingList>& lists) {
   struct Seen {
     size_t ranks = 0;
     uint64_t signature = 0, registered = 0;
-    bool differs = false, mixed = false;
+    Via via = Via::kHost;
+    bool differs = false;
   };
   std::unordered_map<uint64_t, Seen> all;
   Matches matches;
@@ -148,7 +150,8 @@ Matches Match(const std::vector<PendingList>& lists) {
     for (const Pending& entry : list.pending) {
       Seen& seen = all[entry.key];
       seen.differs |= seen.ranks > 0 && seen.signature != entry.signature;
-      seen.mixed |= seen.ranks > 0 && seen.registered != entry.registered;
+      const bool alike = seen.via == entry.via && seen.registered == entry.registered;
+      seen.via = seen.ranks == 0 || alike ? entry.via : Via::kStaged;
       seen.signature = entry.signature;
       seen.registered = entry.registered;
       ++seen.ranks;
@@ -159,7 +162,7 @@ Matches Match(const std::vector<PendingList>& lists) {
     const Seen& seen = all[key];
     if (seen.ranks != ranks) continue;
     (seen.differs ? matches.differing : matches.common).push_back(key);
-    matches.mixed |= seen.mixed && !seen.differs;
+    if (!seen.differs) matches.vias.push_back(seen.via);
   }
   const bool any = !matches.common.empty() || !matches.differing.empty();
   matches.hopeless &= !any;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "runtime/base/collective.h"
+#include "runtime/base/device.h"
 
 namespace dtrain::runtime {
 
@@ -18,11 +19,13 @@ namespace dtrain::runtime {
 // Collectives are matched by their key, which stands for the name or, without one, for the position
 // among those without a name. What must then be the same on all ranks is in the signature.
 //
-// What they use of registered memory need not be: such collectives match, and are `mixed`.
+// What they use of registered memory, and where their buffers are, need not be: such collectives
+// match, and go by Via::kStaged.
 struct Pending {
   uint64_t key = 0;
   uint64_t signature = 0;
   uint64_t registered = 0;  // DeviceCommunicator::RegisteredUse
+  Via via = Via::kHost;
 };
 
 // Of the collective called `name`; of the `ordinal`-th of the group's without one when it is empty.
@@ -36,10 +39,9 @@ uint64_t SignatureOf(const Collective& what, std::string_view shape);
 // all-reduce with MIN over all offers tells everybody how many are ready everywhere, and whether
 // they are the same.
 constexpr size_t kMostOffered = 128;                  // one offer is about at most so many
-constexpr size_t kOfferWords = 4 + 2 * kMostOffered;  // int32
+constexpr size_t kOfferWords = 3 + 2 * kMostOffered;  // int32
 
-// `direct`: a device can use the buffers of all of them as they are.
-std::vector<int32_t> MakeOffer(std::span<const Pending> pending, bool direct);
+std::vector<int32_t> MakeOffer(std::span<const Pending> pending);
 // Of a rank that is in dtrain_join: it has no operations, and goes along with any.
 std::vector<int32_t> MakeJoinedOffer();
 
@@ -47,7 +49,6 @@ struct Agreement {
   size_t count = 0;         // from the front, so many are ready and the same on all ranks
   bool differs = false;     // not even the first is the same: the ranks must list what they have
   size_t most = 0;          // then: how many the rank with the most has
-  bool direct = false;      // all of all ranks are; of those in `count`, none is mixed
   bool joined = false;      // some rank is in dtrain_join
   bool all_joined = false;  // every rank is: there are no operations
 };
@@ -57,11 +58,10 @@ Agreement ReadOffers(const std::vector<int32_t>& lowest);
 // ---- A blocking collective ----
 //
 // Likewise with MIN, and with so few words that the exchange needs no buffers of its own.
-constexpr size_t kCallWords = 7;  // int32
-std::vector<int32_t> MakeCall(const Pending& pending, bool direct);
-// From the MIN over all ranks'. nullopt: they are not the same; else whether all are direct, and
-// not mixed.
-std::optional<bool> ReadCalls(const std::vector<int32_t>& lowest);
+constexpr size_t kCallWords = 8;  // int32
+std::vector<int32_t> MakeCall(const Pending& pending);
+// From the MIN over all ranks'. nullopt: they are not the same.
+std::optional<Via> ReadCalls(const std::vector<int32_t>& lowest);
 
 // ---- Otherwise: each rank lists what it has pending ----
 
@@ -73,15 +73,15 @@ struct PendingList {
 };
 
 // A list as int64 words, padded for `room` entries, at least as many as it has.
-constexpr size_t ListWords(size_t room) { return 2 + 3 * room; }
+constexpr size_t ListWords(size_t room) { return 2 + 4 * room; }
 std::vector<int64_t> PackList(const PendingList& list, size_t room);
 // nullopt when no rank of this version says so.
 std::optional<PendingList> UnpackList(std::span<const int64_t> words);
 
 struct Matches {
   std::vector<uint64_t> common;     // to run, as the first rank that has not joined orders them
+  std::vector<Via> vias;            // of these
   std::vector<uint64_t> differing;  // pending on all ranks, but not as the same thing
-  bool mixed = false;               // one of `common` is
   bool hopeless = false;  // neither, and none can come: every rank waits for one of its own
   bool overdue = false;   // neither, and some rank has waited for too long
 };

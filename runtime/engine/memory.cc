@@ -96,7 +96,7 @@ Result<std::vector<int64_t>> Job::ShareSizes(Group& group, size_t bytes) {
   exchange.what = Negotiator::RegistrationOpening();
   exchange.what.input = &mine;
   exchange.what.output = sizes.data();
-  if (MaybeError error = executor_.Run(exchange)) return *error;
+  if (MaybeError error = engines_.Of(group.id).executor.Run(exchange)) return *error;
   return sizes;
 }
 
@@ -113,7 +113,7 @@ Result<std::vector<std::string>> Job::ShareOutcomes(Group& group, const std::str
 // NCCL works in a buffer itself when it finds it registered, and hangs where only some ranks' are:
 // so all of them have it, or none. An error of this kind has changed nothing, and the job goes on.
 Result<bool> Job::Register(void* memory, uint32_t id) {
-  queue_.Drain();
+  engines_.Of(id).queue.Drain();
   Group* const group = groups_.Find(id);
   if (group == nullptr) {
     return Error{DTRAIN_ERROR_INVALID_ARGUMENT, "there is no such group"};
@@ -151,7 +151,7 @@ Result<bool> Job::Register(void* memory, uint32_t id) {
 }
 
 MaybeError Job::Deregister(const void* memory, uint32_t id) {
-  queue_.Drain();
+  engines_.Of(id).queue.Drain();
   const Group* const group = groups_.Find(id);
   if (group == nullptr) {
     return Error{DTRAIN_ERROR_INVALID_ARGUMENT, "there is no such group"};

@@ -15,6 +15,8 @@ namespace {
 
 // A rank with more pending than this has not told the truth.
 constexpr size_t kMostListed = size_t{1} << 22;
+// Of an operation that ranks in dtrain_join hear of: its outline and its Via.
+constexpr size_t kSharedWords = kOutlineWords + 1;
 
 Collective Gather(const std::vector<int64_t>& mine, std::vector<int64_t>& all, int ranks) {
   all.resize(mine.size() * static_cast<size_t>(ranks));
@@ -121,18 +123,13 @@ Result<std::string> Negotiator::ExchangeStatements(Group& group, const Operation
 Result<Negotiator::Verdict> Negotiator::Agree(Group& group, const std::vector<Operation*>& mine,
                                               bool stuck, Spent& spent) {
   Verdict verdict;
-  std::vector<Pending> pending;
-  bool direct = true;
-  for (const Operation* operation : mine) {
-    pending.push_back(operation->pending);
-    direct &= operation->direct;
-  }
   if (group.size == 1) {
     verdict.run = mine;
-    verdict.direct = direct;
     return verdict;
   }
-  auto agreement = ExchangeOffers(group, MakeOffer(pending, direct), spent);
+  std::vector<Pending> pending;
+  for (const Operation* operation : mine) pending.push_back(operation->pending);
+  auto agreement = ExchangeOffers(group, MakeOffer(pending), spent);
   if (!agreement.ok()) return agreement.error();
   if (agreement->differs) {
     auto matched = MatchLists(group, mine, stuck, agreement->most, spent);
@@ -142,11 +139,13 @@ Result<Negotiator::Verdict> Negotiator::Agree(Group& group, const std::vector<Op
     return Error{DTRAIN_ERROR_INTERNAL, "an agreement on " + std::to_string(agreement->count) +
                                             " of " + std::to_string(mine.size()) + " operations"};
   } else {
-    verdict.direct = true;
     verdict.run.assign(mine.begin(), mine.begin() + static_cast<ptrdiff_t>(agreement->count));
   }
-  verdict.direct &= agreement->direct;
   if (agreement->joined && !verdict.run.empty()) {
+    // Its zeros are the host's.
+    for (Operation* operation : verdict.run) {
+      if (operation->via == Via::kDevice) operation->via = Via::kStaged;
+    }
     if (MaybeError error = LeaveOutUnjoinable(group, verdict)) return *error;
   }
   return verdict;
@@ -172,14 +171,16 @@ Result<Negotiator::Verdict> Negotiator::MatchLists(Group& group,
   }
   const auto by_key = ByKey(mine);
   Verdict verdict;
-  verdict.direct = !matches->mixed;
   for (const uint64_t key : matches->differing) {
     Operation* operation = by_key.at(key);
     auto text = ExchangeStatements(group, operation);
     if (!text.ok()) return text.error();
     verdict.refused.push_back({operation, {DTRAIN_ERROR_MISMATCH, std::move(*text)}});
   }
-  for (const uint64_t key : matches->common) verdict.run.push_back(by_key.at(key));
+  for (size_t i = 0; i < matches->common.size(); ++i) {
+    verdict.run.push_back(by_key.at(matches->common[i]));
+    verdict.run.back()->via = matches->vias[i];
+  }
   return verdict;
 }
 
@@ -196,17 +197,17 @@ Result<Negotiator::Verdict> Negotiator::GiveUp(Group& group, const std::vector<O
   return verdict;
 }
 
-Result<bool> Negotiator::AgreeOnCall(Group& group, const Operation& mine, Spent& spent) {
-  if (group.size == 1) return mine.direct;
+Result<Via> Negotiator::AgreeOnCall(Group& group, const Operation& mine, Spent& spent) {
+  if (group.size == 1) return mine.via;
   // Nobody else's call of this number has this key unless it is the same.
-  const Pending pending{mine.number, SignatureOf(mine.what, mine.shape), mine.registered};
-  std::vector<int32_t> words = MakeCall(pending, mine.direct);
+  std::vector<int32_t> words =
+      MakeCall({mine.number, SignatureOf(mine.what, mine.shape), mine.registered, mine.via});
   Collective what = CallOpening();
   what.input = words.data();
   what.output = words.data();
   if (MaybeError error = RunOwn(group, what, spent)) return *error;
-  const auto direct = ReadCalls(words);
-  if (direct) return *direct;
+  const auto via = ReadCalls(words);
+  if (via) return *via;
   auto text = ExchangeStatements(group, &mine);
   if (!text.ok()) return text.error();
   return Error{DTRAIN_ERROR_MISMATCH, std::move(*text)};
@@ -214,12 +215,13 @@ Result<bool> Negotiator::AgreeOnCall(Group& group, const Operation& mine, Spent&
 
 // ---- With ranks that are in dtrain_join ----
 
-Result<std::vector<std::optional<Collective>>> Negotiator::ShareWithJoined(
+Result<std::vector<std::optional<Negotiator::Joint>>> Negotiator::ShareWithJoined(
     Group& group, size_t count, const std::vector<Operation*>& mine) {
-  std::vector<int64_t> words(count * kOutlineWords);
+  std::vector<int64_t> words(count * kSharedWords, -1);
   for (size_t i = 0; i < count; ++i) {
-    int64_t* const at = &words[i * kOutlineWords];
+    int64_t* const at = &words[i * kSharedWords];
     mine.empty() ? PackJoined(at) : PackOutline(mine[i]->what, at);
+    if (!mine.empty()) at[kOutlineWords] = static_cast<int64_t>(mine[i]->via);
   }
   Collective what;
   what.kind = Collective::Kind::kAllreduce;
@@ -230,13 +232,14 @@ Result<std::vector<std::optional<Collective>>> Negotiator::ShareWithJoined(
   what.output = words.data();
   Spent spent;
   if (MaybeError error = RunOwn(group, what, spent)) return *error;
-  std::vector<std::optional<Collective>> shared;
+  std::vector<std::optional<Joint>> shared(count);
   for (size_t i = 0; i < count; ++i) {
-    const auto known = UnpackOutline(&words[i * kOutlineWords]);
-    if (!known) {
+    const int64_t* const at = &words[i * kSharedWords];
+    const auto known = UnpackOutline(at);
+    if (!known || !IsVia(at[kOutlineWords])) {
       return Error{DTRAIN_ERROR_MISMATCH, "another rank announced an unknown collective"};
     }
-    shared.push_back(MayBeJoined(*known) ? known : std::nullopt);
+    if (MayBeJoined(*known)) shared[i] = Joint{*known, static_cast<Via>(at[kOutlineWords])};
   }
   return shared;
 }
@@ -281,9 +284,9 @@ Result<Negotiator::Joined> Negotiator::AgreeAsJoined(Group& group) {
   if (count == 0) return joined;
   auto shared = ShareWithJoined(group, count, {});
   if (!shared.ok()) return shared.error();
-  for (const std::optional<Collective>& what : *shared) {
-    if (what) {
-      joined.run.push_back(*what);
+  for (const std::optional<Joint>& joint : *shared) {
+    if (joint) {
+      joined.run.push_back(*joint);
       continue;
     }
     auto text = ExchangeStatements(group, nullptr);

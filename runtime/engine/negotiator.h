@@ -22,22 +22,25 @@ class Negotiator {
   };
   // Both may be empty: then no collective is pending on all ranks yet, and there is another round.
   struct Verdict {
-    std::vector<Operation*> run;   // in this order, which is the same on all ranks
+    std::vector<Operation*> run;   // in this order, which is the same on all ranks; `via` is all's
     std::vector<Refusal> refused;  // on every rank that has them; nothing else suffers from it
-    bool direct = false;           // a device can use all buffers of `run`, on every rank
   };
   // `mine`, at least one: all that this rank has pending in `group`, in the order it made them.
   // `stuck`: it makes no other before one of them is done. A failure ends the job's collectives.
   Result<Verdict> Agree(Group& group, const std::vector<Operation*>& mine, bool stuck,
                         Spent& spent);
 
-  // Before a blocking collective that runs elsewhere than over the group's communicator: whether
-  // its buffers are direct on all ranks. Fails on all of them when they ask for different things.
-  Result<bool> AgreeOnCall(Group& group, const Operation& mine, Spent& spent);
+  // Before a blocking collective whose group has a device: what all ranks' buffers say. Fails on
+  // all of them when they ask for different things.
+  Result<Via> AgreeOnCall(Group& group, const Operation& mine, Spent& spent);
 
+  struct Joint {
+    Collective what;
+    Via via = Via::kHost;
+  };
   struct Joined {
-    bool all = false;             // every rank has joined
-    std::vector<Collective> run;  // what the others run now
+    bool all = false;        // every rank has joined
+    std::vector<Joint> run;  // what the others run now
   };
   // The round of a rank that is in dtrain_join.
   Result<Joined> AgreeAsJoined(Group& group);
@@ -66,8 +69,8 @@ class Negotiator {
                          const std::string& limit);
   // Tells ranks that have joined what the others are about to run; those ranks give an empty `mine`
   // of `count`. Null: an operation that a joined rank cannot go along with.
-  Result<std::vector<std::optional<Collective>>> ShareWithJoined(
-      Group& group, size_t count, const std::vector<Operation*>& mine);
+  Result<std::vector<std::optional<Joint>>> ShareWithJoined(Group& group, size_t count,
+                                                            const std::vector<Operation*>& mine);
   MaybeError LeaveOutUnjoinable(Group& group, Verdict& verdict);
 };
 

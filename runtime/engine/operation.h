@@ -35,10 +35,10 @@ struct Operation {
   std::chrono::steady_clock::time_point added{};
   uint64_t number = 0;  // among those of its group; given by the executor
 
-  // Where the group has a device: what the operation comes after, whether the device can use this
-  // rank's buffers as they are, and by what it is known there once it is enqueued.
+  // Where the group has a device: what the operation comes after, what this rank's buffers say and,
+  // once they have agreed, all ranks', and by what it is known there once it is enqueued.
   DeviceCommunicator::Point after;
-  bool direct = true;
+  Via via = Via::kHost;
   uint64_t registered = 0;  // DeviceCommunicator::RegisteredUse
   DeviceCommunicator::Ticket ticket = 0;
 
@@ -48,6 +48,7 @@ struct Operation {
   // unless it fails, and before anything else of its group. May use the group's communicators.
   std::function<void()> then;
 
+  // Or on the host, where `via` says so.
   bool on_device() const {
     return group->device != nullptr && what.kind != Collective::Kind::kBarrier && !on_host;
   }

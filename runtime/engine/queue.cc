@@ -67,7 +67,8 @@ Result<dtrain_handle> Queue::Add(Operation operation) {
   Group& group = *operation.group;
   const bool named = !operation.name.empty();
   operation.pending = {KeyOf(operation.name, group.next_unnamed),
-                       SignatureOf(operation.what, operation.shape), operation.registered};
+                       SignatureOf(operation.what, operation.shape), operation.registered,
+                       operation.via};
   if (!keys_.emplace(group.id, operation.pending.key).second) {
     return Error{DTRAIN_ERROR_INVALID_ARGUMENT,
                  "a collective named \"" + Printable(operation.name) +
@@ -83,6 +84,7 @@ Result<dtrain_handle> Queue::Add(Operation operation) {
 
   auto entry = std::make_unique<Entry>();
   entry->operation = std::move(operation);
+  entry->caller = caller_;
   const dtrain_handle handle = next_handle_++;
   const bool wake = ShouldWake(entry->operation);
   waiting_.push_back(entry.get());
@@ -135,10 +137,13 @@ Result<dtrain_handle> Queue::AddDone(Operation operation) {
   return handle;
 }
 
-void Queue::Drain() {
+void Queue::Drain(bool own) {
   if (!thread_.joinable()) return;  // nothing was ever added
   std::unique_lock<std::mutex> lock(mutex_);
-  RunUntil(lock, [&] { return waiting_.empty(); });
+  RunUntil(lock, [this, own, me = std::this_thread::get_id()] {
+    return std::none_of(waiting_.begin(), waiting_.end(),
+                        [&](const Entry* entry) { return !own || entry->caller == me; });
+  });
 }
 
 template <typename IsDone>
@@ -189,7 +194,7 @@ size_t Queue::CountReady(bool& complete) const {
 // Also where nothing is fused, it pays to agree with the other ranks on several operations at once.
 bool Queue::MayGather(const Operation& operation) const {
   if (threshold_ == 0) return false;
-  return operation.what.kind == Collective::Kind::kAllreduce || !operation.on_device();
+  return operation.what.kind == Collective::Kind::kAllreduce || operation.via == Via::kHost;
 }
 
 void Queue::Gather(std::unique_lock<std::mutex>& lock) {

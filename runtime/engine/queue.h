@@ -53,8 +53,9 @@ class Queue {
   // Likewise, but at once; `done` tells whether it is, also on a device, and only then is the
   // handle forgotten.
   MaybeError Test(dtrain_handle handle, bool& done);
-  // Returns when nothing is left to run, so that the caller may use the executor.
-  void Drain();
+  // Returns when nothing is left to run, so that the caller may use the executor. `own`: nothing
+  // that this thread has added.
+  void Drain(bool own = false);
   // Likewise; there will be nothing more. Handles can be waited for still, also when the groups
   // have gone.
   void Stop();
@@ -67,6 +68,7 @@ class Queue {
  private:
   struct Entry {
     Operation operation;
+    std::thread::id caller;
     bool done = false;
     bool awaited = false;  // a thread is in Wait for it
     MaybeError error;

@@ -36,7 +36,7 @@ void Executor::StopAllocating() {
   program_has_ended = true;
 }
 
-MaybeError Executor::Measure(Operation& operation, bool& direct) {
+MaybeError Executor::Measure(Operation& operation) {
   Group& group = *operation.group;
   Collective& what = operation.what;
   const auto n = static_cast<size_t>(group.size), me = static_cast<size_t>(group.rank);
@@ -65,27 +65,37 @@ MaybeError Executor::Measure(Operation& operation, bool& direct) {
   }
   const auto [least, most] = std::minmax_element(counts.begin(), counts.end());
   what.count = *most;
-  if (*least != *most) {
-    operation.counts = std::move(counts);
-    if (gather && !operation.on_device()) return std::nullopt;  // GatherRows
-    if (gather) operation.counts = ToAll(operation.counts);
-    what.kind = Kind::kAlltoall;
-    what.counts = operation.counts.data();
-    what.alike = gather;
-  }
-  return operation.on_device() ? AgreeOnPlaces(operation, direct) : std::nullopt;
+  if (*least == *most) return AgreeOnPlaces(operation, what);
+  const bool on_device = operation.on_device();
+  const std::vector<uint64_t> matrix = gather && on_device ? ToAll(counts) : counts;
+  Collective unequal = what;
+  unequal.kind = Kind::kAlltoall;
+  unequal.counts = matrix.data();
+  unequal.alike = gather;
+  if (MaybeError error = AgreeOnPlaces(operation, unequal)) return error;
+  const bool gathers = gather && operation.via == Via::kHost;  // see GatherRows
+  operation.counts = gathers ? counts : matrix;
+  if (gathers) return std::nullopt;
+  what = unequal;
+  what.counts = operation.counts.data();
+  return std::nullopt;
 }
 
-MaybeError Executor::AgreeOnPlaces(const Operation& operation, bool& direct) {
+MaybeError Executor::AgreeOnPlaces(Operation& operation, const Collective& what) {
+  if (!operation.on_device()) return std::nullopt;
   Group& group = *operation.group;
-  auto usable = group.device->IsDirect(operation.what);
-  if (!usable.ok()) return usable.error();
-  std::vector<int64_t> all = {*usable};
+  const auto here = group.device->ViaOf(what);
+  if (!here.ok()) return here.error();
+  operation.via = *here;
+  if (group.size == 1) return std::nullopt;
+  std::vector<int64_t> all;
   Spent spent;
-  if (group.size > 1) {
-    if (MaybeError error = negotiator_.GatherOwn(group, {*usable}, all, spent)) return error;
+  const std::vector<int64_t> mine = {static_cast<int64_t>(*here),
+                                     static_cast<int64_t>(group.device->RegisteredUse(what))};
+  if (MaybeError error = negotiator_.GatherOwn(group, mine, all, spent)) return error;
+  for (size_t r = 0; r < all.size(); r += mine.size()) {
+    if (all[r] != mine[0] || all[r + 1] != mine[1]) operation.via = Via::kStaged;
   }
-  direct = std::find(all.begin(), all.end(), 0) == all.end();
   return std::nullopt;
 }
 

@@ -50,6 +50,7 @@ constexpr int kNcclAvg = 4;
 // ---- CUDA driver ----
 
 constexpr int kCudaSuccess = 0;
+constexpr int kCudaInvalidValue = 1;
 constexpr int kCudaDeinitialized = 4;  // the driver is shutting down with the process
 constexpr int kCudaNotReady = 600;
 

@@ -20,7 +20,7 @@ constexpr std::chrono::seconds kDoubt{2};
 constexpr DeviceCommunicator::Ticket kInGraph = DeviceCommunicator::Ticket{1} << 63;
 
 // Waits a little longer each time: the first microseconds matter, later the cores of the others.
-class Pause {
+class Backoff {
  public:
   void operator()() {
     if (++round_ < 50) {
@@ -290,7 +290,7 @@ template <typename Over>
 MaybeError NcclHandle::Wait(Over over, const std::string& what, Deadline deadline) {
   const Device::Scope scope(*session_->device());
   Deadline hangs_until = Deadline::max();
-  for (Pause pause;; pause()) {
+  for (Backoff pause;; pause()) {
     Result<bool> is_over = over();
     // First, because what was aborted counts as done.
     if (MaybeError error = session_->broken()) return session_->Fail(*error);

@@ -109,6 +109,8 @@ IssueThread::Outcome IssueThread::Run(std::function<void()> body, Deadline deadl
   while (!turn.emplace(state.turn, steady_clock::now() + kAsk)) {
     if (over()) return Outcome::kNotBegun;
   }
+  // What it is about to use may have gone with what was here before.
+  if (give_up && give_up()) return Outcome::kNotBegun;
   uint64_t number = 0;
   {
     const std::lock_guard lock(state.mutex);

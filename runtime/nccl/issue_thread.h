@@ -32,7 +32,8 @@ class IssueThread {
     kStuck,     // begun, and still inside
   };
   // Runs `body` there, after those of other callers, and waits for its end, no longer than until
-  // `deadline`, or until `give_up`, where there is one, says so: it is asked every now and then.
+  // `deadline`, or until `give_up`, where there is one, says so: it is asked before `body` begins,
+  // and every now and then.
   Outcome Run(std::function<void()> body, Deadline deadline,
               const std::function<bool()>& give_up = nullptr);
 

@@ -91,32 +91,25 @@ bool NcclCommunicator::Writes(const Collective& what) const {
   return what.kind != Kind::kReduce || rank_ == what.root;
 }
 
-bool NcclCommunicator::OnGpu(const void* buffer) const {
-  const auto on_device =
-      OnDevice(session_->libraries().cuda, buffer, session_->device()->ordinal());
-  return on_device.ok() && *on_device;
-}
-
 uint64_t NcclCommunicator::RegisteredUse(const Collective& what) const {
   return RegisteredIn(what).key;
 }
 
-// NCCL does not exchange blocks in place.
-Result<bool> NcclCommunicator::IsDirect(const Collective& what) const {
-  if (what.kind == Kind::kAlltoall && what.input == what.output && what.count > 0) return false;
-  if (!RegisteredIn(what).allowed) return false;
-  bool direct = true;
+Result<Via> NcclCommunicator::ViaOf(const Collective& what) const {
+  bool on_gpu = false, on_host = false;
   const void* const input = what.kind == Kind::kBroadcast ? what.output : what.input;
   const void* const buffers[] = {Reads(what) ? input : nullptr,
                                  Writes(what) ? what.output : nullptr};
   for (const void* buffer : buffers) {
     if (buffer == nullptr) continue;
-    const auto on_device =
-        OnDevice(session_->libraries().cuda, buffer, session_->device()->ordinal());
+    const auto on_device = OnDevice(session_->libraries().cuda, *session_->device(), buffer);
     if (!on_device.ok()) return on_device.error();
-    direct &= *on_device;
+    (*on_device ? on_gpu : on_host) = true;
   }
-  return direct;
+  if (on_host) return on_gpu ? Via::kStaged : Via::kHost;
+  // NCCL does not exchange blocks in place.
+  const bool in_place = what.kind == Kind::kAlltoall && what.input == what.output && what.count > 0;
+  return in_place || !RegisteredIn(what).allowed ? Via::kStaged : Via::kDevice;
 }
 
 // ---- Calls ----
@@ -259,8 +252,8 @@ bool NcclCommunicator::Capturing(void* stream) const {
 
 Result<NcclCommunicator::Ticket> NcclCommunicator::Capture(const Collective& what) {
   const Device::Scope scope(*session_->device());
-  auto direct = IsDirect(what);
-  if (!direct.ok()) return direct.error();
+  const auto via = ViaOf(what);
+  if (!via.ok()) return via.error();
   // Nobody asks the other ranks whether theirs are registered, too, and NCCL hangs if not.
   if (RegisteredIn(what).any) {
     return Error{DTRAIN_ERROR_UNSUPPORTED,
@@ -268,7 +261,7 @@ Result<NcclCommunicator::Ticket> NcclCommunicator::Capture(const Collective& wha
                  "dtrain_deregister before the capture. NCCL registers what a graph uses by itself "
                  "(NCCL_GRAPH_REGISTER)"};
   }
-  if (!*direct) {
+  if (*via != Via::kDevice) {
     return Error{DTRAIN_ERROR_UNSUPPORTED,
                  "a CUDA graph cannot hold a collective with buffers of the host, nor an alltoall "
                  "in place"};

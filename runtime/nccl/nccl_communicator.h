@@ -53,7 +53,7 @@ class NcclCommunicator : public DeviceCommunicator {
   int rank() const { return rank_; }
   int size() const { return size_; }
 
-  Result<bool> IsDirect(const Collective& what) const override;
+  Result<Via> ViaOf(const Collective& what) const override;
   uint64_t RegisteredUse(const Collective& what) const override;
   Result<Point> Record(void* stream) override;
   Result<Ticket> Launch(Work work, std::chrono::milliseconds timeout, Landed landed) override;
@@ -109,7 +109,6 @@ class NcclCommunicator : public DeviceCommunicator {
                       std::chrono::milliseconds timeout, Ticket& ticket);
   MaybeError BringPiece(const Collective& what, const Piece& piece, char* input);
   MaybeError FetchPiece(const Collective& what, const Piece& piece, const char* output);
-  bool OnGpu(const void* buffer) const;
   Registrations::Use RegisteredIn(const Collective& what) const {
     return handle_->registrations().UseOf(what, rank_, size_);
   }

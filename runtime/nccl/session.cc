@@ -149,6 +149,7 @@ MaybeError Session::CallHere(const char* name, const NcclCall& call, Deadline de
   if (MaybeError error = broken()) return error;
   Answer answer;
   const auto here = [&] {
+    if (is_broken_.load()) return;  // and what it would use may have gone
     answer.code = call();
     if (answer.code != abi::kNcclSuccess) answer.said = libraries_.nccl.LastError();
   };
@@ -157,7 +158,7 @@ MaybeError Session::CallHere(const char* name, const NcclCall& call, Deadline de
         {DTRAIN_ERROR_TIMEOUT, std::string(name) + " had to wait for another call of NCCL"});
   }
   if (MaybeError error = Verdict(name, answer)) return Fail(*error);
-  return std::nullopt;
+  return broken();
 }
 
 // ---- Failures ----

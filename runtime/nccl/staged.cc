@@ -56,15 +56,15 @@ Result<NcclCommunicator::Ticket> NcclCommunicator::LaunchStaged(Work work, milli
     const size_t ways =
         (blocks ? static_cast<size_t>(size_) : 1) * (what.kind == Kind::kAlltoall ? 2 : 1);
     const size_t most = std::max<size_t>(Staging::kBytes / ElementSize(what.type) / ways, 1);
-    auto direct = IsDirect(what);
-    if (!direct.ok()) return session_->Fail(direct.error());
+    const auto via = ViaOf(what);
+    if (!via.ok()) return session_->Fail(via.error());
     // NCCL wants the blocks of one call side by side, and no memory that is registered here only.
     const bool registered = RegisteredIn(what).any;
     if (registered) SayCopied(what);
-    *direct = *direct && !registered && (!blocks || what.count <= most);
+    const bool direct = *via == Via::kDevice && !registered && (!blocks || what.count <= most);
     for (size_t at = 0; at < what.count; at += most) {
       const Piece piece{at, std::min(most, what.count - at), deadline};
-      if (MaybeError error = RunPiece(what, piece, *direct, timeout, last)) return *error;
+      if (MaybeError error = RunPiece(what, piece, direct, timeout, last)) return *error;
     }
   }
   if (MaybeError error = handle_->Await(last)) return *error;

@@ -70,7 +70,7 @@ MaybeError Staging::Bring(char* room, const void* from, size_t bytes, Deadline d
   const Session& session = *handle_->session();
   const CudaApi& cuda = session.libraries().cuda;
   const abi::CuStream stream = handle_->stream();
-  const auto on_device = OnDevice(cuda, from, session.device()->ordinal());
+  const auto on_device = OnDevice(cuda, *session.device(), from);
   if (!on_device.ok()) return handle_->session()->Fail(on_device.error());
   if (*on_device) {
     return Check("copying on the GPU",
@@ -94,7 +94,7 @@ MaybeError Staging::Fetch(void* to, const char* room, size_t bytes, Deadline dea
   const Session& session = *handle_->session();
   const CudaApi& cuda = session.libraries().cuda;
   const abi::CuStream stream = handle_->stream();
-  const auto on_device = OnDevice(cuda, to, session.device()->ordinal());
+  const auto on_device = OnDevice(cuda, *session.device(), to);
   if (!on_device.ok()) return handle_->session()->Fail(on_device.error());
   if (*on_device) {
     return Check("copying on the GPU",
@@ -123,29 +123,32 @@ MaybeError Staging::Fetch(void* to, const char* room, size_t bytes, Deadline dea
   return std::nullopt;
 }
 
-Result<bool> OnDevice(const CudaApi& cuda, const void* pointer, int ordinal) {
+Result<bool> OnDevice(const CudaApi& cuda, const Device& device, const void* pointer) {
+  // The driver may know nothing of memory where no context is current.
+  const Device::Scope scope(device);
   const auto number = Number(pointer);
   unsigned type = 0, managed = 0;
-  int device = -1;
-  // Memory that CUDA has never heard of is an error here, and is the host's.
-  if (cuda.pointer_attribute(&type, abi::kCuPointerMemoryType, number) != abi::kCudaSuccess) {
-    return false;
+  int owner = -1;
+  int code = cuda.pointer_attribute(&type, abi::kCuPointerMemoryType, number);
+  // Memory that CUDA has never heard of.
+  if (code == abi::kCudaInvalidValue) return false;
+  if (code == abi::kCudaSuccess) {
+    code = cuda.pointer_attribute(&managed, abi::kCuPointerIsManaged, number);
   }
-  if (cuda.pointer_attribute(&managed, abi::kCuPointerIsManaged, number) == abi::kCudaSuccess &&
-      managed != 0) {
-    return true;
+  const bool owned = managed == 0 && type == abi::kCuMemoryDevice;
+  if (code == abi::kCudaSuccess && owned) {
+    code = cuda.pointer_attribute(&owner, abi::kCuPointerDeviceOrdinal, number);
   }
-  if (type != abi::kCuMemoryDevice) return false;
-  const int code = cuda.pointer_attribute(&device, abi::kCuPointerDeviceOrdinal, number);
-  if (code == abi::kCudaSuccess && device != ordinal) {
-    return Error{DTRAIN_ERROR_INVALID_ARGUMENT,
-                 "a buffer is memory of GPU " + std::to_string(device) +
-                     ", but this process takes part in the job with GPU " +
-                     std::to_string(ordinal) +
-                     ": call cudaSetDevice before memory is made, or "
-                     "before dtrain_init, which takes the GPU that is current"};
+  if (code != abi::kCudaSuccess) {
+    return Error{DTRAIN_ERROR_DEVICE, "asking where a buffer is failed: " + cuda.Text(code)};
   }
-  return true;
+  if (!owned || owner == device.ordinal()) return managed != 0 || owned;
+  return Error{DTRAIN_ERROR_INVALID_ARGUMENT,
+               "a buffer is memory of GPU " + std::to_string(owner) +
+                   ", but this process takes part in the job with GPU " +
+                   std::to_string(device.ordinal()) +
+                   ": call cudaSetDevice before memory is made, or "
+                   "before dtrain_init, which takes the GPU that is current"};
 }
 
 }  // namespace dtrain::runtime

@@ -48,7 +48,8 @@ class Staging {
 };
 
 // Where `pointer` points to. Pinned memory of the host counts as host memory, managed memory as
-// that of every device. Fails for memory of another device than number `ordinal`.
-Result<bool> OnDevice(const CudaApi& cuda, const void* pointer, int ordinal);
+// that of every device. Fails for memory of another device than this one. Any thread, with whatever
+// context.
+Result<bool> OnDevice(const CudaApi& cuda, const Device& device, const void* pointer);
 
 }  // namespace dtrain::runtime

@@ -49,8 +49,8 @@ void Requests(std::string_view bytes) {
 void Calls(std::string_view bytes) {
   auto words = Things<int32_t>(bytes, kCallWords);
   words.resize(kCallWords);
-  const auto direct = ReadCalls(words);
-  DTRAIN_CHECK(!direct || words[0] == ~words[1]);
+  const auto via = ReadCalls(words);
+  DTRAIN_CHECK(!via || (words[0] == ~words[1] && IsVia(static_cast<int64_t>(*via))));
 }
 
 void Statements(std::string_view bytes) {
@@ -82,6 +82,7 @@ void Lists(std::string_view bytes) {
   }
   const Matches matches = Match(lists);
   DTRAIN_CHECK(matches.common.size() + matches.differing.size() <= most);
+  DTRAIN_CHECK(matches.vias.size() == matches.common.size());
 }
 
 void Members(std::string_view bytes) {

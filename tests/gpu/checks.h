@@ -56,8 +56,8 @@ int CheckInit(const Arguments&);         // 3: joins, or is refused
 int CheckRawInit(const Arguments&);      // 3: what NCCL itself says to that
 int CheckGroups(const Arguments&);       // 5
 int CheckOrdering(const Arguments&);     // 7
-int CheckAbort(const Arguments&);        // 9
-int CheckGraph(const Arguments&);        // 10
+int CheckAbort(const Arguments&);        // 9, 19
+int CheckGraph(const Arguments&);        // 10, 20
 int CheckLatency(const Arguments&);      // 11
 int CheckWhere(const Arguments&);        // 12: kinds of memory
 int CheckDevice(const Arguments&);       // 14: the UUID of the GPU that libdtrain uses

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Collectives in a CUDA graph: captured by all ranks, replayed, and finalised beside it.
 #include <atomic>
+#include <cstdlib>
 #include <thread>
 
 #include "tests/gpu/checks.h"
@@ -39,13 +40,18 @@ void CheckSums(Result& result, Gpu& gpu, const std::vector<Pointer>& outputs, Ha
 
 int CheckGraph(const Arguments& arguments) {
   const bool free_first = arguments.Has("--free-first");
-  Result result(free_first ? "graph-freed" : "graph-alive");
+  Result result(arguments.Has("--outstanding") ? "graph-behind"
+                : free_first                   ? "graph-freed"
+                                               : "graph-alive");
   Gpu gpu(result, OrdinalInEnvironment());
   const Cuda& cuda = gpu.api();
   if (!CanCapture(cuda)) {
     result.CouldNot("CUDA graphs: the driver has no functions for them");
     return result.Print();
   }
+  // Nothing starts by itself before the capture.
+  const bool outstanding = arguments.Has("--outstanding");
+  if (outstanding) setenv("DTRAIN_CYCLE_TIME", "200", 1);
   Begin(result);
   const Handle stream = gpu.NewStream();
   std::vector<Pointer> inputs, outputs;
@@ -68,6 +74,22 @@ int CheckGraph(const Arguments& arguments) {
   };
   call(0);  // what NCCL sets up once is not captured
 
+  // On another stream, with work before it. Only every second rank waits for it before the capture.
+  const bool waits = dtrain_rank() % 2 == 1;
+  const Pointer beside = gpu.Allocate(kBytes);
+  dtrain_options other = DTRAIN_OPTIONS_INIT;
+  other.stream = gpu.NewStream();
+  dtrain_handle handle = 0;
+  if (outstanding) {
+    gpu.Put(beside, values.data(), kBytes, other.stream);
+    gpu.Busy(other.stream, std::chrono::milliseconds(200));
+    MustDtrain(result,
+               dtrain_allreduce_async(Address(beside), Address(beside), kCount, DTRAIN_FLOAT32,
+                                      DTRAIN_SUM, &other, &handle),
+               "a call before the capture");
+    if (waits) MustDtrain(result, dtrain_wait(handle), "dtrain_wait before the capture");
+  }
+
   std::atomic<bool> stop{false};
   std::thread allocates([&] {
     Gpu own(result, OrdinalInEnvironment());
@@ -85,6 +107,15 @@ int CheckGraph(const Arguments& arguments) {
   stop = true;
   allocates.join();
   CheckSums(result, gpu, outputs, stream);
+  if (outstanding) {
+    if (!waits) MustDtrain(result, dtrain_wait(handle), "dtrain_wait behind the capture");
+    gpu.Get(values.data(), beside, kBytes, other.stream);
+    for (size_t i = 0; i < kCount; ++i) {
+      if (values[i] == SumAt(i + kCalls - 1, dtrain_size())) continue;
+      result.Miss("the call before the capture: element " + std::to_string(i) + " is wrong");
+      break;
+    }
+  }
 
   if (free_first) {
     gpu.Must(cuda.GraphExecDestroy(instance), "cuGraphExecDestroy");

@@ -120,6 +120,86 @@ def expandable(report, torch, hvd, _):
     compare(report, torch, "expandable segments", found, wanted)
 
 
+def ragged(report, torch, hvd, _):
+    """Rows of each rank's own number, from and to a stream that is not the default one."""
+    side = torch.cuda.Stream()
+    ranks, me = range(hvd.size()), hvd.rank()
+
+    def rows(step, rank):
+        return values(torch, step, rank, 1000 * (rank + 1 + step % 3)).reshape(-1, 10)
+
+    for step in range(20):
+        with torch.cuda.stream(side):
+            torch.cuda._sleep(1_000_000)
+            gathering = hvd.allgather_async(rows(step, me) * 1.0)
+            # Each rank keeps its first rows, and gives the rest to the next one.
+            mine = rows(step, me)
+            splits = [len(mine) - 50 if rank == me else 50 if rank == (me + 1) % len(ranks) else 0 for rank in ranks]
+            dealing = hvd.alltoall_async(in_order(torch, mine, splits, me), splits)
+            torch.full((20_000,), -1e6, device="cuda")  # where the temporary was, if that is free
+            gathered, (dealt, _) = hvd.synchronize(gathering), hvd.synchronize(dealing)
+            compare(report, torch, f"gather {step}", gathered, torch.cat([rows(step, rank) for rank in ranks]))
+            wanted = {me: mine[:-50], (me - 1) % len(ranks): rows(step, (me - 1) % len(ranks))[-50:]}
+            compare(report, torch, f"all-to-all {step}", dealt, torch.cat([wanted[rank] for rank in sorted(wanted)]))
+
+
+def in_order(torch, mine, splits, me):
+    """The first rows for this rank, the last 50 for the next one, in the order of the ranks."""
+    return torch.cat([mine[:-50] if rank == me else mine[-50:] for rank, rows in enumerate(splits) if rows])
+
+
+def train(report, torch, hvd, make, convert=lambda model: model, mixed=False, tolerance=1e-4):
+    """A model that trains on each rank's part of the batches, beside one that sees all of them."""
+    import copy
+    torch.manual_seed(1)
+    alone = make(torch).cuda()
+    shared = convert(copy.deepcopy(alone))
+    sgd = {"lr": 0.05, "momentum": 0.9, "weight_decay": 1e-3}
+    together = hvd.DistributedOptimizer(torch.optim.SGD(shared.parameters(), **sgd), shared.named_parameters())
+    runs = [(alone, torch.optim.SGD(alone.parameters(), **sgd), slice(None)),
+            (shared, together, slice(16 * hvd.rank(), 16 * (hvd.rank() + 1)))]
+    scalers = [torch.cuda.amp.GradScaler(init_scale=1024.0, enabled=mixed) for _ in runs]
+    for step in range(30):
+        inputs = torch.randn(16 * hvd.size(), 32, generator=torch.Generator().manual_seed(step)).cuda()
+        targets = inputs.sin().sum(1, keepdim=True)
+        for (model, optimizer, part), scaler in zip(runs, scalers):
+            optimizer.zero_grad()
+            with torch.autocast("cuda", dtype=torch.float16, enabled=mixed):
+                loss = (model(inputs[part]).float() - targets[part]).square().mean()
+            scaler.scale(loss).backward()
+            scaler.unscale_(optimizer)
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            scaler.step(optimizer)
+            scaler.update()
+    worst = 0.0
+    for (name, one), (_, other) in zip(alone.state_dict().items(), shared.state_dict().items()):
+        worst = max(worst, float((one.float() - other.float()).abs().max()))
+        everyones = hvd.allgather(other.reshape(1, -1), name=name)
+        if not torch.equal(everyones, other.reshape(1, -1).expand_as(everyones)):
+            report.miss(f"{name} is not the same on all ranks")
+    report.fields.update(worst_difference=worst, loss=float(loss))
+    if not worst <= tolerance:
+        report.miss(f"after 30 steps a weight differs by {worst:.3g} from that of one process, more than {tolerance}")
+
+
+def layers(torch, norm=False):
+    middle = [torch.nn.BatchNorm1d(64)] if norm else []
+    return torch.nn.Sequential(torch.nn.Linear(32, 64), *middle, torch.nn.Tanh(), torch.nn.Linear(64, 1))
+
+
+def optimizer(report, torch, hvd, _):
+    train(report, torch, hvd, layers)
+
+
+def amp(report, torch, hvd, _):
+    train(report, torch, hvd, layers, mixed=True, tolerance=2e-2)
+
+
+def batch_norm(report, torch, hvd, _):
+    train(report, torch, hvd, lambda torch: layers(torch, norm=True), hvd.SyncBatchNorm.convert_sync_batchnorm,
+          tolerance=1e-3)
+
+
 def overlap(report, torch, hvd, _):
     """An all-reduce beside matrix products: on its own stream, and at the same time."""
     a = torch.randn(4096, 4096, device="cuda", dtype=torch.bfloat16)
@@ -220,7 +300,8 @@ def main(what, argument=None):
 
 
 CHECKS = {"stream": stream, "temporaries": temporaries, "two-streams": two_streams, "ordering": ordering,
-          "expandable": expandable, "overlap": overlap}
+          "expandable": expandable, "overlap": overlap, "ragged": ragged, "optimizer": optimizer, "amp": amp,
+          "batch-norm": batch_norm}
 
 if __name__ == "__main__":
     main(*sys.argv[1:])

@@ -228,9 +228,9 @@ typedef struct dtrain_options {
  * Like the blocking call of the same name, but on options->group, and they return at once: the
  * collective is done when dtrain_wait or dtrain_test says so. `options` may be NULL; ranks and
  * counts are the group's. A blocking call runs after all asynchronous ones of all ranks that were
- * made before it. Groups do not wait for each other: each may use its groups in any order. Only on
- * GPUs must ranks that share several groups use these in the same order, as NCCL demands. Buffers
- * of calls that are in flight at the same time must not overlap, unless they are only read.
+ * made before it. Groups do not wait for each other: each rank may use its groups in any order; on
+ * GPUs, groups whose order differs between ranks need streams of their own.
+ * Buffers of calls that are in flight at the same time must not overlap, unless they are only read.
  *
  * A name that is already in flight is DTRAIN_ERROR_INVALID_ARGUMENT, on this rank alone. If no
  * collective is pending on all ranks and every rank has waited for one for 5 seconds, each gets
@@ -245,8 +245,9 @@ typedef struct dtrain_options {
  * With device buffers the collective waits for the work that options->stream has now, and runs
  * concurrently with what is enqueued there later; work enqueued after dtrain_wait sees the result,
  * without synchronising the host. If the stream is being captured into a CUDA graph, the collective
- * becomes part of the graph, and so does dtrain_wait; while another thread of the rank makes a
- * group, that is DTRAIN_ERROR_STATE.
+ * becomes part of the graph, and so does dtrain_wait; what was made before is started first, in all
+ * groups: all ranks must have made the same, and waited for rows of unequal numbers. While another
+ * thread of the rank makes a group, that is DTRAIN_ERROR_STATE.
  */
 DTRAIN_API dtrain_status dtrain_barrier_async(const dtrain_options* options, dtrain_handle* handle);
 DTRAIN_API dtrain_status dtrain_allreduce_async(const void* input, void* output, size_t count,

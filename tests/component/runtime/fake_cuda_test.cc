@@ -133,6 +133,13 @@ TEST(FakeCuda, WithoutTheRightContextCallsFail) {
     Beside none([&] { return cuda.Query(event); });
     EXPECT_TRUE(none.Ends());
     EXPECT_EQ(none.code(), 201);
+    const fakes::Address own = Cuda::Number(cuda.Allocate(4));
+    Beside asks([&cuda, own] {
+      int value = -1;
+      return cuda.Get<int(void*, int, fakes::Address)>("cuPointerGetAttribute")(&value, 2, own);
+    });
+    EXPECT_TRUE(asks.Ends());
+    EXPECT_EQ(asks.code(), 201);
     cuda.Use(1);
     EXPECT_EQ(cuda.Query(event), 400);
     EXPECT_EQ(cuda.Record(event, stream), 400);

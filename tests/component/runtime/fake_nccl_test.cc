@@ -257,6 +257,24 @@ TEST(FakeNccl, AnAbortUnderAThreadInsideIsSeen) {
     });
   }
 }
+
+// N3, as a watchdog would do it.
+TEST(FakeNccl, AQuestionBesideTheEndIsSeenAndOneBesideACallIsNot) {
+  RunRanks(1, "fake_nccl",
+           [](Rank& self) {
+             const Comm comm = self.Make();
+             char* const memory = self.Allocate(8);
+             auto asks = OnThread(self, [&] { return self.State(comm); });
+             ASSERT_TRUE(asks.Hangs());
+             EXPECT_EQ(self.AllReduce(comm, memory, memory + 4, 1, nullptr), 0);
+             EXPECT_EQ(self.Finalize(comm), 0);
+             EXPECT_EQ(self.Seen("overlaps") + self.Seen("ended_inside"), 0);
+             EXPECT_EQ(self.Destroy(comm), 0);
+             EXPECT_EQ(self.Seen("ended_inside"), 1);
+             EXPECT_TRUE(asks.Ends());
+           },
+           {{"FAKE_NCCL_QUESTION_MS", "2000"}});
+}
 #endif
 
 TEST(FakeNccl, ThreadsThatShareACommunicatorOrAGpuAreSeen) {

@@ -7,7 +7,7 @@
 
 #include "dtrain/dtrain.h"
 #include "runtime/nccl/libraries.h"
-#include "tests/component/runtime/nccl_ranks.h"
+#include "tests/component/runtime/nccl_judge.h"
 
 namespace dtrain::runtime {
 namespace {
@@ -82,14 +82,7 @@ TEST(NcclApi, GroupsHaveCommunicatorsOfTheirOwn) {
     ASSERT_DONE(dtrain_init(nullptr));
     dtrain_group group = nullptr;
     ASSERT_DONE(dtrain_group_create(rank % 2, 0, &group));
-    dtrain_options options = DTRAIN_OPTIONS_INIT;
-    options.group = group;
-    int32_t value = rank;
-    dtrain_handle handle = 0;
-    ASSERT_DONE(
-        dtrain_allreduce_async(&value, &value, 1, DTRAIN_INT32, DTRAIN_SUM, &options, &handle));
-    ASSERT_DONE(dtrain_wait(handle));
-    EXPECT_EQ(value, rank % 2 == 0 ? 2 : 4);
+    EXPECT_EQ(SumOfOne(rank, group), rank % 2 == 0 ? 2 : 4);
     ASSERT_DONE(dtrain_group_free(group));
     ASSERT_DONE(dtrain_finalize());
   });
@@ -183,11 +176,10 @@ TEST(NcclApi, GroupsLeaveOutRanksAndOrderThemByKey) {
         dtrain_group group = nullptr;
         ASSERT_DONE(dtrain_group_create(rank == 1 ? -1 : 0, -rank, &group));
         ASSERT_EQ(group == nullptr, rank == 1);
-        int32_t value = rank;
-        ASSERT_DONE(dtrain_allreduce(&value, &value, 1, DTRAIN_INT32, DTRAIN_SUM));
-        EXPECT_EQ(value, 6);
+        EXPECT_EQ(SumOfOne(rank), 6);
         if (group == nullptr) continue;
         EXPECT_EQ(dtrain_group_rank(group), rank == 0 ? 2 : 3 - rank);
+        EXPECT_EQ(SumOfOne(rank, group), 5);
         dtrain_options options = DTRAIN_OPTIONS_INIT;
         options.group = group;
         int32_t from_first = rank;
@@ -245,7 +237,7 @@ TEST(NcclApi, AGroupIsMadeWhileTheRanksHaveDifferentCollectivesPending) {
   }
 }
 
-// All groups share the world's queue, which has the handles still when the group has gone.
+// Their queue stays when the group has gone.
 TEST(NcclApi, WhatAGroupHasDoneCanBeWaitedForWhenItIsFreed) {
   RunJob(2, OnNccl(), [](int rank) {
     ASSERT_DONE(dtrain_init(nullptr));
@@ -329,9 +321,10 @@ TEST(NcclApi, AFailureOfOneRanksNcclFailsAllWithItsReason) {
   RunJob(3, environment, [](int) {
     ASSERT_DONE(dtrain_init(nullptr));
     dtrain_status status = DTRAIN_OK;
-    int32_t value = 1;
+    void* memory = nullptr;
+    ASSERT_DONE(dtrain_alloc_device(4, &memory));
     for (int i = 0; i < 1000 && status == DTRAIN_OK; ++i) {
-      status = dtrain_allreduce(&value, &value, 1, DTRAIN_INT32, DTRAIN_MAX);
+      status = dtrain_allreduce(memory, memory, 1, DTRAIN_INT32, DTRAIN_MAX);
     }
     EXPECT_EQ(status, DTRAIN_ERROR_DEVICE) << dtrain_last_error();
     EXPECT_NE(std::strstr(dtrain_last_error(), "unhandled system error"), nullptr)

@@ -144,6 +144,49 @@ TEST(NcclGraphs, AreNotSpoiltByCollectivesOfOtherThreads) {
   });
 }
 
+// What was made before is launched before, although nobody has waited for it: rank 1 has.
+TEST(NcclGraphs, ComeBehindWhatIsOutstanding) {
+  RunJobOf(2, OnNcclOf("fake_nccl", {{"DTRAIN_CYCLE_TIME", "200"}}), [](int rank) {
+    ASSERT_OK(dtrain_init(nullptr));
+    const Driver driver(rank);
+    const Device::Scope scope(driver.device());
+    const Graphs graphs;
+    const abi::CuStream stream = driver.NewStream(), other = driver.NewStream();
+    void* const memory = driver.Allocate(400);
+    void* const beside = driver.Allocate(400);
+    std::vector<int32_t> values(100, rank + 1);
+    driver.Put(memory, values.data(), 400, stream);
+    driver.Put(beside, values.data(), 400, other);
+    dtrain_options options = DTRAIN_OPTIONS_INIT;
+    options.stream = other;
+    dtrain_handle outstanding = 0, captured = 0;
+    ASSERT_OK(dtrain_allreduce_async(beside, beside, 100, DTRAIN_INT32, DTRAIN_SUM, &options,
+                                     &outstanding));
+    if (rank == 1) {
+      ASSERT_OK(dtrain_wait(outstanding));
+    }
+    ASSERT_EQ(graphs.begin(stream, kGlobal), 0);
+    options.stream = stream;
+    ASSERT_OK(dtrain_broadcast_async(memory, 100, DTRAIN_INT32, 0, &options, &captured));
+    ASSERT_OK(dtrain_wait(captured));
+    void *graph = nullptr, *executable = nullptr;
+    ASSERT_EQ(graphs.end(stream, &graph), 0) << "the capture was spoilt";
+    ASSERT_EQ(graphs.instantiate(&executable, graph, 0), 0);
+    if (rank == 0) {
+      ASSERT_OK(dtrain_wait(outstanding));
+    }
+    ASSERT_EQ(graphs.launch(executable, stream), 0);
+    driver.Get(values.data(), memory, 400, stream);
+    EXPECT_EQ(values, std::vector<int32_t>(100, 1));
+    driver.Get(values.data(), beside, 400, other);
+    EXPECT_EQ(values, std::vector<int32_t>(100, 3));
+    ASSERT_EQ(graphs.destroy_executable(executable), 0);
+    ASSERT_EQ(graphs.destroy(graph), 0);
+    ASSERT_OK(dtrain_finalize());
+    ExpectNoOffence();
+  });
+}
+
 // Both wait within NCCL for the other ranks, which may come to them in another order.
 TEST(NcclGraphs, TakeNothingWhileAnotherThreadMakesAGroup) {
   void* board = SharedBootstrap::Reserve();

@@ -105,10 +105,25 @@ inline std::vector<int> RunJobOf(int n, std::map<std::string, std::string> envir
 
 #define ASSERT_OK(call) ASSERT_EQ(call, DTRAIN_OK) << dtrain_last_error()
 
-// An all-reduce of one number of the host.
-inline int32_t SumOfOne(int32_t value) {
-  EXPECT_EQ(dtrain_allreduce(&value, &value, 1, DTRAIN_INT32, DTRAIN_SUM), DTRAIN_OK)
-      << dtrain_last_error();
+// An all-reduce of one number on the GPU: a blocking one over all ranks.
+inline int32_t SumOfOne(int32_t value, dtrain_group group = nullptr) {
+  static const auto* const driver = new Driver(dtrain_local_rank());
+  static void* const memory = driver->Allocate(4);
+  driver->Put(memory, &value, 4);
+  if (group == nullptr) {
+    EXPECT_EQ(dtrain_allreduce(memory, memory, 1, DTRAIN_INT32, DTRAIN_SUM), DTRAIN_OK)
+        << dtrain_last_error();
+  } else {
+    dtrain_options options = DTRAIN_OPTIONS_INIT;
+    options.group = group;
+    dtrain_handle handle = 0;
+    EXPECT_EQ(
+        dtrain_allreduce_async(memory, memory, 1, DTRAIN_INT32, DTRAIN_SUM, &options, &handle),
+        DTRAIN_OK)
+        << dtrain_last_error();
+    EXPECT_EQ(dtrain_wait(handle), DTRAIN_OK) << dtrain_last_error();
+  }
+  driver->Get(&value, memory, 4);
   return value;
 }
 

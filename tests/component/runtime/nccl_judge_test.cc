@@ -2,8 +2,11 @@
 // What nccl_rules_test.cc leaves open: threads, order, and ends that NCCL cannot stand.
 #include "tests/component/runtime/nccl_judge.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <numeric>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -240,6 +243,141 @@ TEST(NcclJudge, ManyGroupsMayBeInUseAtTheSameTime) {
       ExpectNoOffence();
     });
   }
+}
+
+// R4, T23: NCCL wants one order on all ranks, whatever the programs have.
+TEST(NcclJudge, EachRankUsesItsGroupsInAnOrderOfItsOwn) {
+  for (const char* version : {"fake_nccl_2.21.5", "fake_nccl", "fake_nccl_2.30.7"}) {
+    RunJobOf(4, OnNcclOf(version), [](int rank) {
+      ASSERT_OK(dtrain_init(nullptr));
+      const Driver driver(rank);
+      constexpr size_t kGroups = 5;
+      dtrain_group groups[kGroups] = {};
+      abi::CuStream streams[kGroups];
+      void* memory[kGroups];
+      std::vector<size_t> order(kGroups);
+      std::iota(order.begin(), order.end(), 0);
+      std::mt19937 own(static_cast<unsigned>(rank));
+      for (size_t g = 0; g < kGroups; ++g) {
+        if (g > 0) {
+          const int color = g == 1 ? 0 : g == 2 ? rank / 2 : rank % 2;
+          ASSERT_OK(dtrain_group_create(color, 0, &groups[g]));
+        }
+        // On one stream, they would wait for each other.
+        streams[g] = driver.NewStream();
+        memory[g] = driver.Allocate(400);
+      }
+      for (int step = 0; step < 20 && !testing::Test::HasFailure(); ++step) {
+        dtrain_handle handles[kGroups];
+        std::shuffle(order.begin(), order.end(), own);
+        for (const size_t g : order) {
+          const Numbers mine(100, 1);
+          driver.Put(memory[g], mine.data(), 400, streams[g]);
+          const auto options = On(groups[g], streams[g]);
+          // Each kind connects the ranks at its first use, which blocks the thread that calls NCCL.
+          ASSERT_OK(step % 2 == 0 ? dtrain_allreduce_async(memory[g], memory[g], 100, DTRAIN_INT32,
+                                                           DTRAIN_SUM, &options, &handles[g])
+                                  : dtrain_reduce_async(memory[g], memory[g], 100, DTRAIN_INT32,
+                                                        DTRAIN_SUM, 0, &options, &handles[g]));
+        }
+        std::shuffle(order.begin(), order.end(), own);
+        for (const size_t g : order) {
+          ASSERT_OK(dtrain_wait(handles[g]));
+          Numbers all(100);
+          driver.Get(all.data(), memory[g], 400, streams[g]);
+          if (step % 2 == 0 || dtrain_group_rank(groups[g]) == 0) {
+            EXPECT_EQ(all, Numbers(100, dtrain_group_size(groups[g]))) << g << " " << step;
+          }
+        }
+        // A blocking one, and the ends and beginnings of groups, have places in that order, too.
+        if (step % 7 == 3) {
+          ASSERT_OK(dtrain_allreduce_async(memory[1], memory[1], 1, DTRAIN_INT32, DTRAIN_MAX,
+                                           nullptr, &handles[0]));
+          EXPECT_EQ(SumOfOne(1), 4);
+          ASSERT_OK(dtrain_group_free(groups[2]));
+          ASSERT_OK(dtrain_group_create(rank / 2, 0, &groups[2]));
+          ASSERT_OK(dtrain_wait(handles[0]));
+        }
+      }
+      ASSERT_OK(dtrain_finalize());
+      ExpectNoOffence();
+    });
+  }
+}
+
+// Rank 0 is in no hurry with the first one, of which rank 1 needs the result.
+TEST(NcclJudge, ARankMayWaitInAGroupThatComesLaterOnAnother) {
+  RunJobOf(2, OnNcclOf("fake_nccl"), [](int rank) {
+    ASSERT_OK(dtrain_init(nullptr));
+    dtrain_group one = nullptr, other = nullptr;
+    ASSERT_OK(dtrain_group_create(0, 0, &one));
+    ASSERT_OK(dtrain_group_create(0, 0, &other));
+    for (int step = 0; step < 10; ++step) {
+      void* memory[2];
+      dtrain_handle handles[2];
+      for (int i = 0; i < 2; ++i) {
+        ASSERT_OK(dtrain_alloc_device(4, &memory[i]));
+        const auto options = On((i == 0) == (rank == 0) ? one : other);
+        ASSERT_OK(dtrain_allreduce_async(memory[i], memory[i], 1, DTRAIN_INT32, DTRAIN_SUM,
+                                         &options, &handles[i]));
+        if (rank == 1) {
+          ASSERT_OK(dtrain_wait(handles[i]));
+        }
+      }
+      if (rank == 0) {
+        for (const dtrain_handle handle : handles) ASSERT_OK(dtrain_wait(handle));
+      }
+      for (void* const each : memory) ASSERT_OK(dtrain_free(each));
+    }
+    ASSERT_OK(dtrain_finalize());
+    ExpectNoOffence();
+  });
+}
+
+// As PyTorch's does where it is short: the memory is asked for while others wait to be launched.
+TEST(NcclJudge, MemoryForUnequalRowsMayWaitForTheWholeGpu) {
+  RunJobOf(2, OnNcclOf("fake_nccl"), [](int rank) {
+    ASSERT_OK(dtrain_init(nullptr));
+    const Driver driver(rank);
+    dtrain_group groups[2] = {};
+    abi::CuStream streams[2];
+    void* memory[2];
+    for (int i = 0; i < 2; ++i) {
+      ASSERT_OK(dtrain_group_create(0, 0, &groups[i]));
+      streams[i] = driver.NewStream();
+      memory[i] = driver.Allocate(400);
+    }
+    struct Place {
+      const Driver* driver;
+      void* memory;
+    } place{&driver, driver.Allocate(400)};
+    const auto give = [](void* at, const uint64_t*) -> void* {
+      const Place& all = *static_cast<Place*>(at);
+      const Device::Scope scope(all.driver->device());
+      EXPECT_EQ(OfFake<int()>("DTRAIN_CUDA_LIBRARY", "cuCtxSynchronize")(), 0);
+      return all.memory;
+    };
+    for (int step = 0; step < 30 && !testing::Test::HasFailure(); ++step) {
+      dtrain_handle handles[2];
+      const int32_t mine = rank;
+      for (int k = 0; k < 2; ++k) {
+        const int i = (k + rank + step) % 2;
+        const auto options = On(groups[i], streams[i]);
+        driver.Put(memory[i], &mine, 4, streams[i]);
+        ASSERT_OK(i == 0
+                      ? dtrain_allreduce_async(memory[0], memory[0], 1, DTRAIN_INT32, DTRAIN_SUM,
+                                               &options, &handles[0])
+                      : dtrain_allgatherv_async(memory[1], static_cast<uint64_t>(rank + 1), 1,
+                                                DTRAIN_INT32, give, &place, &options, &handles[1]));
+      }
+      for (const dtrain_handle handle : handles) ASSERT_OK(dtrain_wait(handle));
+      int32_t first = -1;
+      driver.Get(&first, place.memory, 4, streams[1]);
+      EXPECT_EQ(first, 0);
+    }
+    ASSERT_OK(dtrain_finalize());
+    ExpectNoOffence();
+  });
 }
 
 // N15, N20: nothing but our own time limit and the other ranks tell of a rank that died in NCCL.

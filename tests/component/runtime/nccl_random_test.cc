@@ -65,8 +65,9 @@ class Actor {
       : rank_(rank),
         // The timeout, and the abort's 10 s.
         longest_(std::stoi(scene.Timeout()) + 10),
-        // The program's own copies would fail with the context.
-        may_use_gpu_(scene.fault != Fault::kContext),
+        // The program's own copies would fail with the context. What the victim has on the host
+        // goes over its GPU where others have theirs there.
+        may_use_gpu_(scene.fault != Fault::kContext || rank != scene.victim),
         shared_(scene.seed),
         own_(scene.seed * 31 + static_cast<unsigned>(rank)) {}
 

@@ -138,8 +138,8 @@ class GpuGroup {
     what.count = 1;
     what.root = -1;
     what.output = const_cast<void*>(buffer);
-    const auto direct = device_->IsDirect(what);
-    return direct.ok() && *direct;
+    const auto via = device_->ViaOf(what);
+    return via.ok() && *via == Via::kDevice;
   }
   Result<void*> Allocate(size_t bytes) { return device_->Allocate(bytes, false); }
   MaybeError Free(void* memory) { return device_->Free(memory); }
@@ -162,9 +162,9 @@ class GpuGroup {
     DeviceCommunicator::Work work;
     int32_t direct = 1;
     for (const Collective& what : all) {
-      auto mine = device_->IsDirect(what);
+      const auto mine = device_->ViaOf(what);
       if (!mine.ok()) return mine.error();
-      direct &= *mine ? 1 : 0;
+      direct &= *mine == Via::kDevice ? 1 : 0;
       auto after = device_->Record(what.stream);
       if (!after.ok()) return after.error();
       work.after.push_back(std::move(*after));

@@ -89,6 +89,12 @@ TEST_P(NcclRegistered, MemoryOfSomeRanksOnlyGivesTheSameResults) {
     // Only the root has an output that counts.
     ASSERT_OK(dtrain_reduce(own, rank == 1 ? own + kBytes : nullptr, kCount, DTRAIN_INT32,
                             DTRAIN_MAX, 1));
+    // Rows, of which it shows when they are measured.
+    dtrain_handle handle = 0;
+    const auto give = [](void* memory, const uint64_t*) { return memory; };
+    char* const rows = rank == 1 ? static_cast<char*>(plain) + kBytes : own;
+    ASSERT_OK(dtrain_allgatherv_async(plain, 100, 1, DTRAIN_INT32, give, rows, nullptr, &handle));
+    ASSERT_OK(dtrain_wait(handle));
     EXPECT_EQ(Seen("registered"), 0);
     // Once more alike: it still works in place.
     ExpectSum(driver, own, own, rank, 5, true);

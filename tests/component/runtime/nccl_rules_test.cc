@@ -216,6 +216,154 @@ TEST(NcclRulesOf, RowsOnTheGpuAndASumOnTheHostRunInOneRound) {
   });
 }
 
+// Of the host on all ranks: NCCL has nothing to do with it, whatever kind it is, and beside others.
+TEST(NcclRulesOf, WhatIsOnTheHostOnAllRanksGoesOverTheCpus) {
+  RunJobOf(3, OnNcclOf("fake_nccl"), [](int rank) {
+    ASSERT_OK(dtrain_init(nullptr));
+    const Driver driver(rank);
+    dtrain_options options = DTRAIN_OPTIONS_INIT;
+    ASSERT_OK(dtrain_group_create(0, 0, &options.group));
+    EXPECT_EQ(SumOfOne(1), 3);
+    const int calls = Seen("calls");
+    int32_t value = rank;
+    ASSERT_OK(dtrain_allreduce(&value, &value, 1, DTRAIN_INT32, DTRAIN_MAX));
+    EXPECT_EQ(value, 2);
+    std::vector<int32_t> all(3);
+    dtrain_handle handle = 0;
+    ASSERT_OK(dtrain_allgather_async(&rank, all.data(), 1, DTRAIN_INT32, &options, &handle));
+    ASSERT_OK(dtrain_wait(handle));
+    EXPECT_EQ(all, (std::vector<int32_t>{0, 1, 2}));
+    // Rows of unequal numbers, for which a GPU would need an all-to-all.
+    std::vector<int32_t> rows(static_cast<size_t>(rank + 1), rank), gathered(6);
+    const auto give = [](void* memory, const uint64_t*) { return memory; };
+    ASSERT_OK(dtrain_allgatherv_async(rows.data(), rows.size(), 1, DTRAIN_INT32, give,
+                                      gathered.data(), &options, &handle));
+    ASSERT_OK(dtrain_wait(handle));
+    EXPECT_EQ(gathered, (std::vector<int32_t>{0, 1, 1, 2, 2, 2}));
+    EXPECT_EQ(Seen("calls"), calls);
+    // One rank that has joined gives the same zeros to both.
+    void* const memory = driver.Allocate(4);
+    driver.Put(memory, &rank, 4);
+    dtrain_handle both[2] = {};
+    value = rank;
+    for (int i = 0; i < 2 && rank != 1; ++i) {
+      void* const at = i == 0 ? static_cast<void*>(&value) : memory;
+      ASSERT_OK(dtrain_allreduce_async(at, at, 1, DTRAIN_INT32, DTRAIN_SUM, nullptr, &both[i]));
+    }
+    for (int i = 0; i < 2 && rank != 1; ++i) ASSERT_OK(dtrain_wait(both[i]));
+    ASSERT_OK(dtrain_join(nullptr));
+    if (rank != 1) {
+      EXPECT_EQ(value, 2);
+      driver.Get(&value, memory, 4);
+      EXPECT_EQ(value, 2);
+    }
+    EXPECT_GT(Seen("calls"), calls);
+    ASSERT_OK(dtrain_finalize());
+    ExpectNoOffence();
+  });
+}
+
+// In whatever order of theirs, and one or the other of them on the host.
+TEST(NcclRulesOf, BuffersOfHostAndGpuMeetByTheirNames) {
+  RunJobOf(3, OnNcclOf("fake_nccl"), [](int rank) {
+    ASSERT_OK(dtrain_init(nullptr));
+    const Driver driver(rank);
+    constexpr int kMany = 8;
+    int32_t host[kMany];
+    void* const gpu = driver.Allocate(kMany * 4);
+    for (int step = 0; step < 20; ++step) {
+      dtrain_handle handles[kMany];
+      // The first two are on the host everywhere, the next two on the GPU, others here and there.
+      const auto on_gpu = [&](int i) { return i < 4 ? i >= 2 : (i + rank + step) % 3 != 0; };
+      const auto at = [&](int i) -> void* {
+        return on_gpu(i) ? static_cast<char*>(gpu) + 4 * i : static_cast<void*>(&host[i]);
+      };
+      for (int j = 0; j < kMany; ++j) {
+        const int i = (j * 3 + rank * step) % kMany;
+        host[i] = rank + i;
+        if (on_gpu(i)) driver.Put(at(i), &host[i], 4);
+        const std::string name = std::to_string(i);
+        dtrain_options options = DTRAIN_OPTIONS_INIT;
+        options.name = name.c_str();
+        ASSERT_OK(dtrain_allreduce_async(at(i), at(i), 1, DTRAIN_INT32, DTRAIN_SUM, &options,
+                                         &handles[i]));
+      }
+      for (int i = 0; i < kMany; ++i) {
+        ASSERT_OK(dtrain_wait(handles[i]));
+        if (on_gpu(i)) driver.Get(&host[i], at(i), 4);
+        EXPECT_EQ(host[i], 3 + 3 * i) << step << " " << i;
+      }
+    }
+    ASSERT_OK(dtrain_finalize());
+    ExpectNoOffence();
+  });
+}
+
+TEST(NcclRulesOf, AThreadWithoutAContextMayGiveMemoryOfTheGpu) {
+  RunJobOf(2, OnNcclOf("fake_nccl"), [](int rank) {
+    ASSERT_OK(dtrain_init(nullptr));
+    const Driver driver(rank);
+    void* const memory = driver.Allocate(4);
+    driver.Put(memory, &rank, 4);
+    const int calls = Seen("calls");
+    std::thread([memory] {
+      abi::CuContext context = nullptr;
+      EXPECT_EQ((*LoadLibraries())->cuda.context_current(&context), 0);
+      EXPECT_EQ(context, nullptr);
+      EXPECT_EQ(dtrain_allreduce(memory, memory, 1, DTRAIN_INT32, DTRAIN_SUM), DTRAIN_OK)
+          << dtrain_last_error();
+    }).join();
+    EXPECT_GT(Seen("calls"), calls) << "it was not taken for memory of the host";
+    int32_t sum = -1;
+    driver.Get(&sum, memory, 4);
+    EXPECT_EQ(sum, 1);
+    ASSERT_OK(dtrain_finalize());
+    ExpectNoOffence();
+  });
+}
+
+TEST(NcclRulesOf, ADriverThatDoesNotSayWhereABufferIsIsAnError) {
+  RunJobOf(1, OnNcclOf("fake_nccl"), [](int rank) {
+    ASSERT_OK(dtrain_init(nullptr));
+    void* const memory = Driver(rank).Allocate(400);
+    OfFake<void(int)>("DTRAIN_CUDA_LIBRARY", "fake_cuda_fault")(rank);  // the context is lost
+    EXPECT_EQ(dtrain_allreduce(memory, memory, 100, DTRAIN_INT32, DTRAIN_SUM), DTRAIN_ERROR_DEVICE);
+    EXPECT_NE(std::strstr(dtrain_last_error(), "asking where a buffer is failed"), nullptr)
+        << dtrain_last_error();
+  });
+}
+
+// N3: the watchdog's question, which here takes most of the time.
+TEST(NcclRulesOf, AQuestionDoesNotMeetTheEndOfACommunicator) {
+  for (const char* version : {"fake_nccl_2.26.2", "fake_nccl"}) {
+    RunJobOf(2, OnNcclOf(version, {{"FAKE_NCCL_QUESTION_MS", "100"}}), [](int rank) {
+      ASSERT_OK(dtrain_init(nullptr));
+      dtrain_group group = nullptr;
+      ASSERT_OK(dtrain_group_create(0, 0, &group));
+      EXPECT_EQ(SumOfOne(rank, group), 1);
+      EXPECT_EQ(SumOfOne(1), 2);
+      ASSERT_OK(dtrain_group_free(group));
+      ASSERT_OK(dtrain_finalize());
+      ExpectNoOffence();
+    });
+  }
+}
+
+// Behind a failure the communicator may be gone.
+TEST(NcclRulesOf, NothingIsCalledOnceTheCallerHasGivenUp) {
+  RunNccl(1, FakeEnvironment(), [](NcclRank&) {
+    auto device = Device::Open((*LoadLibraries())->cuda, 0, std::nullopt);
+    ASSERT_TRUE(device.ok()) << device.error().message;
+    auto thread = IssueThread::Start(std::shared_ptr<const Device>(std::move(*device)));
+    ASSERT_TRUE(thread.ok()) << thread.error().message;
+    bool called = false;
+    const auto outcome =
+        (*thread)->Run([&called] { called = true; }, NcclRank::In(20), [] { return true; });
+    EXPECT_TRUE(outcome == IssueThread::Outcome::kNotBegun);
+    EXPECT_FALSE(called);
+  });
+}
+
 // N7
 TEST(NcclRulesOf, MemoryOfAnotherGpuIsRefusedAndTheJobGoesOn) {
   RunJobOf(2, OnNcclOf("fake_nccl"), [](int rank) {
@@ -392,14 +540,7 @@ TEST(NcclRulesOf, AGroupWhoseSplitFailsEverywhereIsMadeFromNothing) {
     dtrain_group group = nullptr;
     ASSERT_OK(dtrain_group_create(0, -rank, &group));
     EXPECT_EQ(dtrain_group_rank(group), 1 - rank);
-    dtrain_options options = DTRAIN_OPTIONS_INIT;
-    options.group = group;
-    int32_t value = rank + 1;
-    dtrain_handle handle = 0;
-    ASSERT_OK(
-        dtrain_allreduce_async(&value, &value, 1, DTRAIN_INT32, DTRAIN_PROD, &options, &handle));
-    ASSERT_OK(dtrain_wait(handle));
-    EXPECT_EQ(value, 2);
+    EXPECT_EQ(SumOfOne(rank + 1, group), 3);
     EXPECT_EQ(SumOfOne(1), 2);
     ASSERT_OK(dtrain_finalize());
     ExpectNoOffence();
@@ -434,12 +575,7 @@ TEST(NcclRulesOf, AGroupHasTheJobsGpuWhateverTheThreadThatMakesItUses) {
       ASSERT_OK(dtrain_group_create(rank < 2 ? 0 : -1, 0, &options.group));
       ASSERT_EQ(cuda.context_pop(&context), 0);
       if (rank < 2) {
-        int32_t value = rank + 1;
-        dtrain_handle handle = 0;
-        ASSERT_OK(
-            dtrain_allreduce_async(&value, &value, 1, DTRAIN_INT32, DTRAIN_SUM, &options, &handle));
-        ASSERT_OK(dtrain_wait(handle));
-        EXPECT_EQ(value, 3);
+        EXPECT_EQ(SumOfOne(rank + 1, options.group), 3);
       }
       EXPECT_EQ(SumOfOne(1), 3);
       ASSERT_OK(dtrain_finalize());

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <random>
 #include <set>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -13,6 +15,7 @@
 #include "runtime/engine/backend.h"
 #include "runtime/engine/fusion.h"
 #include "runtime/engine/group.h"
+#include "runtime/engine/launch_order.h"
 #include "runtime/engine/matching.h"
 #include "runtime/engine/statement.h"
 
@@ -52,9 +55,9 @@ std::vector<Pending> Unnamed(const std::vector<Collective>& operations) {
 
 // What the ranks' all-reduce makes of their offers.
 std::vector<int32_t> Lowest(const std::vector<std::vector<Pending>>& by_rank) {
-  std::vector<int32_t> lowest = MakeOffer(by_rank[0], true);
+  std::vector<int32_t> lowest = MakeOffer(by_rank[0]);
   for (const auto& pending : by_rank) {
-    const std::vector<int32_t> offer = MakeOffer(pending, true);
+    const std::vector<int32_t> offer = MakeOffer(pending);
     for (size_t i = 0; i < offer.size(); ++i) lowest[i] = std::min(lowest[i], offer[i]);
   }
   return lowest;
@@ -67,44 +70,47 @@ TEST(OfferTest, AllRanksRunWhatAllHaveReady) {
   EXPECT_FALSE(agreement.differs) << "what is not ready everywhere does not count yet";
 }
 
-TEST(OfferTest, IsDirectWhereAllOfAllRanksAre) {
-  const auto one = Unnamed({Sum(1)});
-  for (const bool direct : {true, false}) {
-    std::vector<int32_t> lowest = MakeOffer(one, true);
-    const std::vector<int32_t> other = MakeOffer(one, direct);
-    for (size_t i = 0; i < other.size(); ++i) lowest[i] = std::min(lowest[i], other[i]);
-    EXPECT_EQ(ReadOffers(lowest).direct, direct);
-    const std::vector<int32_t> joined = MakeJoinedOffer();
-    for (size_t i = 0; i < other.size(); ++i) lowest[i] = std::min(lowest[i], joined[i]);
-    EXPECT_FALSE(ReadOffers(lowest).direct) << "its zeros are the host's";
-  }
+TEST(OfferTest, EndsBeforeTheFirstWhoseBuffersAreElsewhere) {
+  auto one = Unnamed({Sum(1), Sum(2), Sum(3)});
+  one[1].via = Via::kDevice;
+  auto other = one;
+  EXPECT_EQ(ReadOffers(Lowest({one, other})).count, 3u) << "one of them on GPUs, two on the host";
+  other[2].via = Via::kStaged;
+  EXPECT_EQ(ReadOffers(Lowest({one, other})).count, 2u);
+  other[0].via = Via::kDevice;
+  EXPECT_TRUE(ReadOffers(Lowest({one, other})).differs) << "they must list what they have";
+}
+
+std::optional<Via> ViaOfCalls(const Pending& one, const Pending& other) {
+  std::vector<int32_t> words = MakeCall(one);
+  const std::vector<int32_t> others = MakeCall(other);
+  for (size_t i = 0; i < words.size(); ++i) words[i] = std::min(words[i], others[i]);
+  return ReadCalls(words);
 }
 
 TEST(CallTest, IsTheSameOrNot) {
-  const auto lowest = [](const Collective& a, bool a_direct, const Collective& b, bool b_direct) {
-    std::vector<int32_t> words = MakeCall({7, SignatureOf(a, "")}, a_direct);
-    const std::vector<int32_t> others = MakeCall({7, SignatureOf(b, "")}, b_direct);
-    for (size_t i = 0; i < words.size(); ++i) words[i] = std::min(words[i], others[i]);
-    return ReadCalls(words);
+  const auto call = [](const Collective& what, Via via) {
+    return Pending{7, SignatureOf(what, ""), 0, via};
   };
-  EXPECT_EQ(lowest(Sum(1), true, Sum(1), true), true);
-  EXPECT_EQ(lowest(Sum(1), true, Sum(1), false), false);
-  EXPECT_EQ(lowest(Sum(1), true, Sum(2), true), std::nullopt);
-  EXPECT_EQ(lowest(Sum(1), true, Sum(1, DTRAIN_INT32), true), std::nullopt);
+  const Pending one = call(Sum(1), Via::kDevice);
+  for (const Via via : {Via::kDevice, Via::kStaged, Via::kHost}) {
+    EXPECT_EQ(ViaOfCalls(call(Sum(1), via), call(Sum(1), via)), via);
+    EXPECT_EQ(ViaOfCalls(one, call(Sum(1), via)), via == Via::kDevice ? via : Via::kStaged);
+  }
+  EXPECT_EQ(ViaOfCalls(one, call(Sum(2), Via::kDevice)), std::nullopt);
+  EXPECT_EQ(ViaOfCalls(one, call(Sum(1, DTRAIN_INT32), Via::kDevice)), std::nullopt);
 }
 
 // Registered memory that is not used alike: the same collective, by other means.
-TEST(CallTest, IsNotDirectWhereTheRanksUseRegisteredMemoryDifferently) {
+TEST(CallTest, IsStagedWhereTheRanksUseRegisteredMemoryDifferently) {
   const auto both = [](uint64_t a, uint64_t b) {
-    std::vector<int32_t> words = MakeCall({7, SignatureOf(Sum(1), ""), a}, true);
-    const std::vector<int32_t> others = MakeCall({7, SignatureOf(Sum(1), ""), b}, true);
-    for (size_t i = 0; i < words.size(); ++i) words[i] = std::min(words[i], others[i]);
-    return ReadCalls(words);
+    const uint64_t signature = SignatureOf(Sum(1), "");
+    return ViaOfCalls({7, signature, a, Via::kDevice}, {7, signature, b, Via::kDevice});
   };
-  EXPECT_EQ(both(5, 5), true);
-  EXPECT_EQ(both(0, 5), false);
-  EXPECT_EQ(both(6, 5), false);
-  EXPECT_EQ(both(uint64_t{5} << 32, uint64_t{6} << 32), false);
+  EXPECT_EQ(both(5, 5), Via::kDevice);
+  EXPECT_EQ(both(0, 5), Via::kStaged);
+  EXPECT_EQ(both(6, 5), Via::kStaged);
+  EXPECT_EQ(both(uint64_t{5} << 32, uint64_t{6} << 32), Via::kStaged);
 }
 
 TEST(OfferTest, EndsBeforeTheFirstThatUsesRegisteredMemoryDifferently) {
@@ -183,16 +189,19 @@ TEST(MatchTest, FindsWhatAllRanksHaveInTheOrderOfTheFirst) {
   EXPECT_FALSE(matches.hopeless);
 }
 
-TEST(MatchTest, ThoseThatUseRegisteredMemoryDifferentlyMatchAndAreMixed) {
-  auto one = Made({{"a", Sum(1)}, {"b", Sum(2)}}), other = one;
-  EXPECT_FALSE(Match({Stuck(one), Stuck(other)}).mixed);
+TEST(MatchTest, ThoseWithBuffersElsewhereMatchAndAreStagedAndNoOthersAre) {
+  auto one = Made({{"a", Sum(1)}, {"b", Sum(2)}, {"c", Sum(3)}});
+  for (size_t i = 0; i < 2; ++i) one[i].via = Via::kDevice;
+  auto other = one;
   one[1].registered = 7;
-  const Matches matches = Match({Stuck(one), Stuck(other)});
-  EXPECT_EQ(matches.common.size(), 2u);
+  Matches matches = Match({Stuck(one), Stuck(other), Stuck(one)});
+  EXPECT_EQ(matches.common.size(), 3u);
   EXPECT_TRUE(matches.differing.empty());
-  EXPECT_TRUE(matches.mixed);
+  EXPECT_THAT(matches.vias, ElementsAre(Via::kDevice, Via::kStaged, Via::kHost));
+  other[0].via = Via::kHost;
   other[1].signature += 1;
-  EXPECT_FALSE(Match({Stuck(one), Stuck(other)}).mixed) << "it is not the same, and does not run";
+  matches = Match({Stuck(one), Stuck(other), Stuck(one)});
+  EXPECT_THAT(matches.vias, ElementsAre(Via::kStaged, Via::kHost)) << "the one that differs is out";
 }
 
 TEST(MatchTest, ThoseWithoutANameGoByTheirPositionAmongThose) {
@@ -241,6 +250,7 @@ TEST(MatchTest, WhatHasWaitedTooLongCountsOnlyWhereNothingElseCanRun) {
 TEST(ListTest, SurvivesTheTripAndRefusesWhatNoRankSays) {
   PendingList list = Stuck(Made({{"a", Sum(1)}, {"", Sum(2)}}));
   list.pending[1].registered = 9;
+  list.pending[1].via = Via::kStaged;
   const std::vector<int64_t> words = PackList(list, 5);
   EXPECT_EQ(words.size(), ListWords(5));
   const auto back = UnpackList(words);
@@ -250,11 +260,15 @@ TEST(ListTest, SurvivesTheTripAndRefusesWhatNoRankSays) {
   EXPECT_EQ(back->pending[1].key, list.pending[1].key);
   EXPECT_EQ(back->pending[1].signature, list.pending[1].signature);
   EXPECT_EQ(back->pending[1].registered, 9u);
+  EXPECT_EQ(back->pending[1].via, Via::kStaged);
   for (const int64_t count : {int64_t{-1}, int64_t{6}, INT64_MAX, int64_t{0}}) {
     std::vector<int64_t> bad = words;
     bad[1] = count;
     EXPECT_FALSE(UnpackList(bad).has_value()) << count;
   }
+  std::vector<int64_t> bad = words;
+  bad[ListWords(0) + 3] = 3;
+  EXPECT_FALSE(UnpackList(bad).has_value()) << "no way is called that";
   EXPECT_FALSE(UnpackList({}).has_value());
 }
 
@@ -333,6 +347,23 @@ TEST(PlanTest, EachOperationIsInExactlyOneBatchOfItsKind) {
     }
     EXPECT_EQ(seen.size(), agreed.size());
   }
+}
+
+TEST(LaunchOrderTest, TheEarliestComesFirstAndOfTwoAtOneTimeTheLowerGroup) {
+  LaunchOrder order;
+  std::optional<LaunchOrder::Turn> second(std::in_place, order, 2), first(std::in_place, order, 1);
+  EXPECT_LT(second->proposal(), first->proposal());
+  std::vector<int> came;
+  std::thread thread([&] {
+    second->Await(9);  // as its ranks have agreed
+    came.push_back(2);
+  });
+  first->Await(9);
+  came.push_back(1);
+  first.reset();
+  thread.join();
+  EXPECT_THAT(came, ElementsAre(1, 2));
+  EXPECT_GT(LaunchOrder::Turn(order, 3).proposal(), 9);
 }
 
 TEST(DisagreementTest, NamesTheRanksAndWhatTheyAskFor) {

@@ -147,6 +147,8 @@ FAKE_EXPORT int cuMemcpyDtoDAsync_v2(Address to, Address from, size_t bytes, voi
 }
 
 FAKE_EXPORT int cuPointerGetAttribute(void* value, int attribute, Address pointer) {
+  Context* context = nullptr;
+  if (const int code = Enter(context)) return code;
   const auto block = FindBlock(At<void>(pointer), 1);
   if (!block) return kInvalidValue;
   auto* number = static_cast<unsigned*>(value);

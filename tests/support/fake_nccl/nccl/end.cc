@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // How communicators end, and what they say of themselves.
+#include <unistd.h>
+
+#include <chrono>
+#include <thread>
+
 #include "tests/support/fake_nccl/cuda/fake_cuda.h"
 #include "tests/support/fake_nccl/nccl/group.h"
 #include "tests/support/fake_nccl/nccl/knobs.h"
@@ -76,6 +81,27 @@ int End(ncclComm* comm, int (*run)(ncclComm&)) {
   return EndGroup();
 }
 
+// May come beside any call that works with a communicator that blocks, and beside none that ends
+// it. With others it joins what the call has begun.
+class Question {
+ public:
+  explicit Question(ncclComm& comm) : comm_(comm) {
+    comm_.inside.fetch_add(1);
+    const pid_t user = comm_.user.load();
+    if (!comm_.blocking && TheProfile().question_joins_job && user != 0 && user != gettid()) {
+      TheWitness().overlaps.fetch_add(1);
+    }
+    static const int ms = Number("FAKE_NCCL_QUESTION_MS", 0);
+    if (ms > 0) std::this_thread::sleep_for(std::chrono::milliseconds(ms));
+  }
+  ~Question() { comm_.inside.fetch_sub(1); }
+  Question(const Question&) = delete;
+  Question& operator=(const Question&) = delete;
+
+ private:
+  ncclComm& comm_;
+};
+
 bool Gone(ncclComm* comm) {
   if (!comm->gone.load()) return false;
   TheWitness().after_end.fetch_add(1);
@@ -132,6 +158,7 @@ FAKE_EXPORT int ncclCommAbort(ncclComm* comm) {
 
 FAKE_EXPORT int ncclCommGetAsyncError(ncclComm* comm, int* state) {
   if (Gone(comm)) return kInvalidArgument;
+  const Question question(*comm);
   *state = StateOf(*comm);
   // Without a lock, whoever else asks.
   if (TheProfile().question_joins_job && *state != kInProgress) JoinJob(*comm);
