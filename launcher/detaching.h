@@ -37,7 +37,7 @@ class Detaching {
   // Stops the loop once all that was shown is written, or nobody takes it.
   void LeaveLoop();
   // After that: waits until another launcher has the job. Returns the exit code.
-  int Finish() { return std::move(*handover_).Finish(); }
+  int Finish() { return std::move(*handover_).Finish(launch_.router().LostInFiles()); }
 
  private:
   absl::Status May() const;

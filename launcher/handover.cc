@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdio>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -13,6 +14,7 @@
 #include "launcher/detached/log_segments.h"
 #include "launcher/detached/ourselves.h"
 #include "launcher/detached/start.h"
+#include "launcher/journal/records.h"
 
 namespace dtrain {
 namespace {
@@ -33,6 +35,17 @@ absl::Status WriteOutput(const Handover::Job& job, const detached::JobFolder& dr
     if (status.ok()) status = segments.Write(piece.stream, piece.offset, piece.bytes);
   }
   return status.ok() ? segments.Sync() : status;
+}
+
+absl::Status WriteLost(const detached::JobFolder& folder, const v1::OutputLost& lost) {
+  if (lost.files().empty()) return absl::OkStatus();
+  v1::JournalRecord record;
+  *record.mutable_output_lost() = lost;
+  std::string frames;
+  absl::Status status = journal::AppendRecord(record, /*begins_batch=*/true, &frames);
+  if (!status.ok()) return status;
+  auto opened = folder.OpenJournal();
+  return opened.ok() ? opened->first.Commit(frames) : opened.status();
 }
 
 }  // namespace
@@ -79,8 +92,14 @@ absl::StatusOr<std::unique_ptr<Handover>> Handover::Make(Job job) {
       new Handover(*supervisor, *std::move(lock), std::move(accepted->folder)));
 }
 
-int Handover::Finish() && {
+int Handover::Finish(const v1::OutputLost& lost) && {
   const std::string id = folder_.id();
+  if (const absl::Status written = WriteLost(folder_, lost); !written.ok()) {
+    std::fprintf(stderr,
+                 "dtrain: warning: output is missing in the log files, and %s will not report "
+                 "it at its end: %s\n",
+                 id.c_str(), std::string(written.message()).c_str());
+  }
   lock_.reset();
   auto start = detached::LauncherStart::Begin(folder_, supervisor_);
   const TimePoint deadline = Clock::now() + kPatience;

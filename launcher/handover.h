@@ -35,9 +35,9 @@ class Handover {
   static absl::Status Check();
   // Makes the job's folder and holds its lock. On failure there is no folder.
   static absl::StatusOr<std::unique_ptr<Handover>> Make(Job job);
-  // We have let it go. Waits until another launcher has it, and says so or why not on stderr.
-  // Returns the exit code.
-  int Finish() &&;
+  // We have let it go; `lost`: what our log files lack. Waits until another launcher has it, and
+  // says so or why not on stderr. Returns the exit code.
+  int Finish(const v1::OutputLost& lost) &&;
 
  private:
   Handover(detached::Supervisor supervisor, os::FileLock lock, detached::JobFolder folder)

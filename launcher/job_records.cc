@@ -148,6 +148,14 @@ void JobRecords::Fact(v1::NodeFact fact) {
   Append(std::move(record), nullptr);
 }
 
+void JobRecords::OutputLost(v1::OutputLost lost) {
+  // A disk that hung may say so after the job's end.
+  if (journal_.state().phase() == v1::JournalState::PHASE_ENDED) return;
+  v1::JournalRecord record;
+  *record.mutable_output_lost() = std::move(lost);
+  Append(std::move(record), nullptr);
+}
+
 void JobRecords::StopAsked(const std::string& by, loop::Task then) {
   v1::JournalRecord record;
   record.mutable_stop_asked()->set_by(by);

@@ -55,6 +55,7 @@ class JobRecords {
                      const std::vector<std::string>& hosts, loop::Task then);
   void AttemptRuns(v1::AttemptRuns runs, loop::Task then);
   void Fact(v1::NodeFact fact);
+  void OutputLost(v1::OutputLost lost);
   void StopAsked(const std::string& by, loop::Task then);
   // By the campaign's own words, after it has decided for another attempt; `again`: under the same
   // number.

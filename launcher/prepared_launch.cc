@@ -97,9 +97,12 @@ PreparedLaunch::PreparedLaunch(loop::Loop& loop, cli::LaunchOptions options,
       clock_{loop.Now(), absl::GetCurrentTimeNanos()},
       agent_(loop),
       ways_(loop, Telling(options_.transport), agent_),
-      router_(loop, options_.output, {std::move(on_output_failed), [this](std::string text) {
-                                        Warn(absl::StrCat("dtrain: warning: ", text));
-                                      }}) {}
+      router_(loop, options_.output,
+              {std::move(on_output_failed),
+               [this](std::string text) { Warn(absl::StrCat("dtrain: warning: ", text)); },
+               [this](v1::OutputLost lost) {
+                 if (records_ != nullptr) records_->OutputLost(std::move(lost));
+               }}) {}
 
 absl::Status PreparedLaunch::PrepareFiles() {
   StartGrpc(beside_);
@@ -108,7 +111,8 @@ absl::Status PreparedLaunch::PrepareFiles() {
   absl::Status opened =
       router_.Open(options_.job.dry_run ? ""
                                         : absl::StrCat("job ", options_.job.job_id, " (process ",
-                                                       self.pid(), " on ", self.host(), ")"));
+                                                       self.pid(), " on ", self.host(), ")"),
+                   records_ == nullptr ? v1::OutputLost() : records_->before().output_lost());
   if (!opened.ok()) return opened;
   if (!options_.result_json.empty()) {
     absl::Status writable = report::CheckWritable("--result-json", options_.result_json);

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <memory>
+#include <string>
+#include <utility>
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
@@ -39,6 +43,10 @@ class PreparedLaunch {
   absl::Status PrepareHosts(const hosts::HostList& hosts);
   // It may be the reason that the launch cannot be prepared.
   void DropResultFile() { options_.result_json.clear(); }
+  // See job::JobOptions.
+  void TellUnfinishedLines(std::function<std::string(uint32_t rank)> line) {
+    options_.job.unfinished_line = std::move(line);
+  }
   void Warn(absl::string_view text);  // nothing when --quiet
 
   loop::Loop& loop() { return loop_; }

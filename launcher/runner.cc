@@ -85,6 +85,9 @@ absl::Status Runner::PrepareStatus() {
   status_ = std::make_unique<status::StatusServer>(loop_, std::move(job),
                                                    [this] { return campaign_.Facts(); });
   campaign_.ShowOn(status_.get());
+  launch_.TellUnfinishedLines([this](uint32_t rank) {
+    return status_ == nullptr ? "" : status_->logs().Unfinished(Rank(rank));
+  });
   if (!is_detached()) {
     status_->OnDetach({[this](auto may) { detaching_.Ask(std::move(may)); },
                        [this] { return detaching_.Detach(status_->logs()); },

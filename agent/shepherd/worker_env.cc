@@ -217,6 +217,10 @@ void SetMpiNetwork(const v1::JobPart& part, const NodeTraits& node, EnvBuilder* 
     if (node.names_networks || env->Has(absl::StrCat(who, "_if_exclude"))) continue;
     env->SetIfUnset(absl::StrCat(who, "_if_include"), name);
   }
+  // One whole name, of libfabric's providers over TCP alone.
+  for (const char* provider : {"TCP", "SOCKETS"}) {
+    env->SetIfUnset(absl::StrCat("FI_", provider, "_IFACE"), name);
+  }
   // It would take a faster network away as well.
   if (!node.rdma) env->SetIfUnset("UCX_NET_DEVICES", name);
 }

@@ -101,6 +101,23 @@ std::string Escape(absl::string_view text, size_t limit) {
   return out;
 }
 
+std::string WithoutColours(absl::string_view line) {
+  std::string out;
+  while (!line.empty()) {
+    const size_t begin = std::min(line.find("\033["), line.size());
+    absl::StrAppend(&out, line.substr(0, begin));
+    line.remove_prefix(begin);
+    const size_t end = line.find_first_not_of("0123456789;:", std::min<size_t>(2, line.size()));
+    if (end != absl::string_view::npos && (line[end] == 'm' || line[end] == 'K')) {
+      line.remove_prefix(end + 1);
+    } else if (!line.empty()) {
+      absl::StrAppend(&out, line.substr(0, 1));
+      line.remove_prefix(1);
+    }
+  }
+  return out;
+}
+
 std::string DidYouMean(absl::string_view word, const std::vector<std::string>& known,
                        absl::string_view before) {
   if (word.size() < 2 || word.size() > 64) return "";

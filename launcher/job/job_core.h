@@ -90,6 +90,8 @@ struct JobOptions {
   std::function<absl::Status(const plan::Plan&)> check_plan;
   // "14:03:05" where the user is. Null: UTC.
   std::function<std::string(int64_t unix_nanos)> time_of_day;
+  // The prompt or progress bar that a rank's output ends with; "": none. Null: it is not known.
+  std::function<std::string(uint32_t rank)> unfinished_line;
 };
 
 // ---- events -------------------------------------------------------------------------------

@@ -177,9 +177,9 @@ void JoinPhase::TellKilled(NodeId id) {
   if (id.value() >= options.unheard.size() || boot_id.empty()) return;
   if (options.unheard[id.value()] != boot_id) return;
   out_.Warn(absl::StrCat(
-      cluster_.host(id), " has not been rebooted, and nothing of the job is left there: dtrain's ",
-      "processes or their connection were killed (a rank that kills all processes of its user, as ",
-      "`kill -9 -1` does, or somebody there)"));
+      "dtrain's processes on ", cluster_.host(id),
+      ", or their connection, were killed (perhaps by a ",
+      "rank: `kill -9 -1`): it has not been rebooted, and nothing of the job is left there"));
 }
 
 // Of hosts that have not joined, workers of an attempt before may still live.

@@ -15,7 +15,8 @@
 namespace dtrain::job {
 namespace {
 
-constexpr size_t kMostHaltedNamed = 8;  // of ranks that do not run
+constexpr size_t kMostHaltedNamed = 8;      // of ranks that do not run
+constexpr size_t kMostUnfinishedNamed = 3;  // of those with an unfinished line
 
 }  // namespace
 
@@ -110,10 +111,29 @@ void RankWatch::TellHalted() {
   out_.Warn(absl::StrJoin(texts, ", "));
 }
 
+// "rank 1 on node0 last wrote "(Pdb)"": others may wait for who is in no collective.
+std::string RankWatch::UnfinishedLines() const {
+  const JobOptions& options = cluster_.options();
+  if (!options.unfinished_line) return "";
+  const uint32_t first = options.elastic ? options.elastic->first_number() : 0;
+  std::vector<std::string> texts;
+  for (const bool inside : {false, true}) {
+    for (const RankEnd& end : ranks_.all()) {
+      if (texts.size() == kMostUnfinishedNamed) break;
+      if (end.ended || end.progress.inside() != inside) continue;
+      const std::string line = options.unfinished_line(first + end.rank.value());
+      if (line.empty()) continue;
+      texts.push_back(
+          absl::StrCat(ranks_.Name(end.rank.value()), " last wrote \"", Escape(line), "\""));
+    }
+  }
+  return absl::StrJoin(texts, ", ");
+}
+
 std::string RankWatch::WhereTheyAre() const {
   std::string text = absl::StrCat(ranks_.size() - ranks_.ended(), " of ",
                                   Count(ranks_.size(), "rank"), " still ran");
-  for (const std::string& more : {HaltedRanks(), CollectiveText()}) {
+  for (const std::string& more : {HaltedRanks(), CollectiveText(), UnfinishedLines()}) {
     if (!more.empty()) absl::StrAppend(&text, "; ", more);
   }
   return text;
@@ -135,14 +155,16 @@ void RankWatch::CheckCollectives() {
   }
   if (now < After(since, options.collective_warning) || warned_of_collective_ == since) return;
   warned_of_collective_ = since;
-  out_.Warn(absl::StrCat(CollectiveText(), options.collective_timeout == Duration::zero()
-                                               ? "; --collective-timeout TIME would end the job"
-                                               : ""));
+  const std::string unfinished = UnfinishedLines();
+  out_.Warn(absl::StrCat(CollectiveText(), unfinished.empty() ? "" : "; ", unfinished,
+                         options.collective_timeout == Duration::zero()
+                             ? "; --collective-timeout TIME would end the job"
+                             : ""));
 }
 
 void RankWatch::Stalled(std::string message) {
-  if (const std::string halted = HaltedRanks(); !halted.empty()) {
-    absl::StrAppend(&message, "; ", halted);
+  for (const std::string& more : {HaltedRanks(), UnfinishedLines()}) {
+    if (!more.empty()) absl::StrAppend(&message, "; ", more);
   }
   stop_.Stop({.kind = Verdict::Kind::kStalled,
               .exit_code = kExitStalled,

@@ -41,6 +41,7 @@ class RankWatch {
   void TellHalted();
   std::string HaltText(const RankEnd& end) const;
   std::string CollectiveText() const;
+  std::string UnfinishedLines() const;
   void CheckCollectives();
 
   const Cluster& cluster_;

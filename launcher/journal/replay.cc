@@ -53,6 +53,8 @@ Rule RuleOf(Record::KindCase kind) {
       return {"a restart is decided", kBegun | kRuns};
     case Record::kLogsSafe:
       return {"output is safe", kOfAnAttempt | kConcluded};
+    case Record::kOutputLost:
+      return {"log files lack output", kLives};
     case Record::kVerdict:
       return {"there is a verdict", kAccepted | kOfAnAttempt};
     case Record::kHookBegins:
@@ -123,6 +125,7 @@ void Insert(All& all, const typename All::value_type& what, KeyOf key_of) {
 }
 
 uint32_t NodeOf(const v1::NodeJournal& node) { return node.node(); }
+const std::string& FileOf(const v1::FileLoss& loss) { return loss.name(); }
 uint32_t RankOf(const v1::WorkerExit& exit) { return exit.rank(); }
 std::pair<uint32_t, int> StreamOf(const v1::LogPosition& at) { return {at.rank(), at.stream()}; }
 
@@ -255,6 +258,17 @@ absl::Status TakePositions(const v1::LogsSafe& safe, State& state) {
   return absl::OkStatus();
 }
 
+void TakeLosses(const v1::OutputLost& lost, v1::OutputLost& known) {
+  if (known.why().empty()) known.set_why(lost.why());
+  for (const v1::FileLoss& loss : lost.files()) {
+    if (v1::FileLoss* last = FindKey(*known.mutable_files(), loss.name(), FileOf)) {
+      *last = loss;
+    } else {
+      Insert(*known.mutable_files(), loss, FileOf);
+    }
+  }
+}
+
 absl::Status EndHook(const v1::HookEnds& hook, State& state) {
   if (state.hooks_begun() == 0 || state.has_hook()) {
     return Illegal("--on-end has ended, and was ",
@@ -303,6 +317,9 @@ absl::Status Change(const Record& record, State& state) {
       return DecideScaleUp(record.scale_up(), state);
     case Record::kLogsSafe:
       return TakePositions(record.logs_safe(), state);
+    case Record::kOutputLost:
+      TakeLosses(record.output_lost(), *state.mutable_output_lost());
+      break;
     case Record::kVerdict:
       *state.mutable_verdict() = record.verdict();
       state.set_phase(State::PHASE_CONCLUDED);

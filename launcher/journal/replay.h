@@ -15,6 +15,7 @@ namespace dtrain::journal {
 //   attempt_runs      begun                 runs
 //   restart_decided   begun, runs           restarting unless the job was told to end
 //   stop_asked, time_limit  accepted … concluded  -    the first of them counts
+//   output_lost       accepted … concluded  -
 //   node_fact, logs_safe    begun … concluded     -    of the last attempt; of each kind the first
 //   counts verdict           accepted … restarting concluded hook_begins, hook_ends  concluded -
 //   ended             concluded             ended

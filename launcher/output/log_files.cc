@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
@@ -36,6 +37,15 @@ constexpr Duration kLockPatience = std::chrono::seconds(1);
 constexpr size_t kMostHolder = 200;
 // Files that a message names.
 constexpr size_t kMostNamed = 3;
+// Until losses are told; twice as long after each time.
+constexpr Duration kTellLosses = std::chrono::seconds(1), kTellLossesMost = std::chrono::minutes(1);
+
+v1::FileLoss MakeLoss(const std::string& name) {
+  v1::FileLoss loss;
+  loss.set_name(name);
+  loss.set_since_unix_nanos(absl::GetCurrentTimeNanos());
+  return loss;
+}
 
 }  // namespace
 
@@ -138,7 +148,14 @@ struct LogFiles::Directory {
 };
 
 LogFiles::LogFiles(loop::Loop& loop, LogNames names, Callbacks callbacks)
-    : loop_(loop), names_(std::move(names)), callbacks_(std::move(callbacks)) {}
+    : loop_(loop),
+      names_(std::move(names)),
+      callbacks_(std::move(callbacks)),
+      why_(names_.lost.why()),
+      telling_(loop),
+      tell_after_(kTellLosses) {
+  for (const v1::FileLoss& loss : names_.lost.files()) losses_[loss.name()] = loss;
+}
 
 LogFiles::~LogFiles() {
   *alive_ = false;
@@ -259,21 +276,48 @@ void LogFiles::Done(const std::string& name, size_t bytes, size_t missing, absl:
 }
 
 void LogFiles::Lose(const std::string& name, size_t bytes, const absl::Status& why) {
-  if (first_loss_.ok()) first_loss_ = why;
-  Loss& loss = losses_.try_emplace(name, Loss{absl::Now(), 0}).first->second;
-  loss.bytes += bytes;
+  if (why_.empty()) why_ = std::string(why.message());
+  v1::FileLoss& loss = losses_[name];
+  if (loss.bytes() == 0) loss = MakeLoss(name);
+  loss.set_bytes(loss.bytes() + bytes);
+  if (untold_.empty()) {
+    telling_.After(tell_after_, [this] { TellLosses(); });
+    tell_after_ = std::min(2 * tell_after_, kTellLossesMost);
+  }
+  untold_.insert(name);
+}
+
+void LogFiles::TellLosses() {
+  telling_.Cancel();
+  v1::OutputLost lost;
+  lost.set_why(why_);
+  for (const std::string& name : std::exchange(untold_, {})) *lost.add_files() = losses_[name];
+  if (lost.files_size() > 0 && callbacks_.on_lost) callbacks_.on_lost(std::move(lost));
+}
+
+v1::OutputLost LogFiles::Lost() const {
+  v1::OutputLost lost;
+  lost.set_why(why_);
+  for (const auto& [name, loss] : losses_) *lost.add_files() = loss;
+  if (queued_bytes_ == 0) return lost;
+  if (why_.empty())
+    lost.set_why(absl::StrCat("the disk of ", Escape(names_.folder), " took no more"));
+  *lost.add_files() = MakeLoss(names_.folder);
+  lost.mutable_files()->rbegin()->set_bytes(queued_bytes_);
+  return lost;
 }
 
 std::string LogFiles::Lack() const {
   std::vector<std::string> parts;
-  if (!losses_.empty()) parts.emplace_back(first_loss_.message());
+  if (!losses_.empty()) parts.push_back(why_);
   size_t named = 0;
   for (const auto& [name, loss] : losses_) {
     if (named == kMostNamed) break;
     ++named;
-    parts.push_back(
-        absl::StrCat(Escape(name), " lacks ", Count(loss.bytes, "byte"), " since ",
-                     absl::FormatTime("%Y-%m-%d %H:%M:%S", loss.since, absl::LocalTimeZone())));
+    parts.push_back(absl::StrCat(
+        Escape(name), " lacks ", Count(loss.bytes(), "byte"), " since ",
+        absl::FormatTime("%Y-%m-%d %H:%M:%S", absl::FromUnixNanos(loss.since_unix_nanos()),
+                         absl::LocalTimeZone())));
   }
   if (losses_.size() > named) {
     parts.push_back(absl::StrCat(Count(losses_.size() - named, "more file"), " too"));
@@ -284,7 +328,7 @@ std::string LogFiles::Lack() const {
   }
   if (parts.empty()) return "";
   for (const int full : {ENOSPC, EDQUOT}) {
-    if (absl::EndsWith(first_loss_.message(), std::strerror(full))) {
+    if (absl::EndsWith(why_, std::strerror(full))) {
       parts.emplace_back("make room there");
     }
   }
@@ -295,6 +339,7 @@ void LogFiles::Finish(loop::Task task) {
   for (auto& [id, line] : lines_) FlushLine(id, line);
   lines_.clear();
   auto then = [this, task = std::move(task)]() mutable {
+    TellLosses();
     Unlock();
     task();
   };

@@ -7,18 +7,19 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
-#include "absl/time/time.h"
 #include "common/base/ids.h"
 #include "common/loop/loop.h"
 #include "common/loop/threads.h"
 #include "common/os/file_lock.h"
 #include "dtrain/v1/job.pb.h"
+#include "dtrain/v1/journal.pb.h"
 #include "launcher/output/line_splitter.h"
 
 namespace dtrain::output {
@@ -36,6 +37,7 @@ struct LogNames {
   // The file in `folder` whose lock keeps other jobs from the same files, and what they are told of
   // who has it; empty: there is none.
   std::string lock = {}, holder = {};
+  v1::OutputLost lost = {};  // with launchers before us
 };
 
 // --log-dir: rank-00003.out and rank-00003.err.
@@ -50,6 +52,8 @@ class LogFiles {
     // A write failed, or (DATA_LOSS) somebody else has removed or cut a file: the first of either.
     absl::AnyInvocable<void(absl::Status)> on_error;
     loop::Task on_progress;  // queued_bytes has become less
+    // Files that lack more than they did: at most each second, and before Finish's task.
+    absl::AnyInvocable<void(v1::OutputLost)> on_lost = {};
   };
 
   LogFiles(loop::Loop& loop, LogNames names, Callbacks callbacks);
@@ -70,19 +74,18 @@ class LogFiles {
   void Finish(loop::Task task);
   // Which files lack what since when, and why; so does what is still not written. Empty: nothing.
   std::string Lack() const;
+  // The same for launchers after us.
+  v1::OutputLost Lost() const;
 
  private:
   struct Directory;
-  struct Loss {
-    absl::Time since;
-    uint64_t bytes = 0;
-  };
   using StreamId = std::pair<uint32_t, int>;
 
   void FlushLine(const StreamId& id, LineSplitter& line);
   void Queue(Rank rank, v1::StreamKind stream, std::string bytes);
   void Done(const std::string& name, size_t bytes, size_t missing, absl::Status status);
   void Lose(const std::string& name, size_t bytes, const absl::Status& why);
+  void TellLosses();
   absl::Status Lock();
   void Unlock();
 
@@ -91,10 +94,13 @@ class LogFiles {
   Callbacks callbacks_;
   size_t queued_bytes_ = 0;
   size_t queued_writes_ = 0;
-  bool failed_ = false;                 // told
-  bool changed_ = false;                // told
-  std::map<std::string, Loss> losses_;  // by file
-  absl::Status first_loss_;
+  bool failed_ = false;                         // told
+  bool changed_ = false;                        // told
+  std::map<std::string, v1::FileLoss> losses_;  // by file
+  std::string why_;                             // the first was lost
+  std::set<std::string> untold_;                // of them
+  loop::Timer telling_;
+  Duration tell_after_;
   absl::Status without_;  // why a job that goes on has no files
   loop::Task when_idle_;
   std::map<StreamId, LineSplitter> lines_;  // that have not ended, unless one_stream

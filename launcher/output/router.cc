@@ -90,11 +90,12 @@ void OutputRouter::OnError(absl::Status why, bool is_terminal, bool is_stdout) {
   CheckRoom();
 }
 
-absl::Status OutputRouter::Open(std::string holder) {
+absl::Status OutputRouter::Open(std::string holder, v1::OutputLost lost) {
   if (options_.log_dir.empty() && !options_.files) return absl::OkStatus();
   LogNames names = Names();
   names.goes_on = options_.goes_on;
   names.holder = std::move(holder);
+  names.lost = std::move(lost);
   if (names.holder.empty()) names.lock.clear();
   LogFiles::Callbacks callbacks;
   callbacks.on_error = [this, flag = names.flag](const absl::Status& why) {
@@ -104,6 +105,9 @@ absl::Status OutputRouter::Open(std::string holder) {
     }
   };
   callbacks.on_progress = [this] { CheckRoom(); };
+  callbacks.on_lost = [this](v1::OutputLost more) {
+    if (callbacks_.on_lost) callbacks_.on_lost(std::move(more));
+  };
   files_ = std::make_unique<LogFiles>(loop_, std::move(names), std::move(callbacks));
   return files_->Open();
 }
@@ -247,6 +251,10 @@ void OutputRouter::FlushLines() {
 }
 
 std::string OutputRouter::MissingInFiles() const { return files_ == nullptr ? "" : files_->Lack(); }
+
+v1::OutputLost OutputRouter::LostInFiles() const {
+  return files_ == nullptr ? v1::OutputLost() : files_->Lost();
+}
 
 void OutputRouter::FinishFiles(loop::Task done) {
   if (files_ == nullptr || std::exchange(files_are_over_, true)) return done();

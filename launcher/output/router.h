@@ -14,6 +14,7 @@
 #include "common/loop/loop.h"
 #include "common/loop/threads.h"
 #include "dtrain/v1/job.pb.h"
+#include "dtrain/v1/journal.pb.h"
 #include "launcher/output/display.h"
 #include "launcher/output/layout.h"
 #include "launcher/output/options.h"
@@ -41,6 +42,8 @@ class OutputRouter {
     absl::AnyInvocable<void(absl::Status)> on_failed;
     // One line for the user: a log file could not be written, or somebody changed it. Once each.
     absl::AnyInvocable<void(std::string)> on_warning;
+    // Log files lack more than they did: each that does, at most each second.
+    absl::AnyInvocable<void(v1::OutputLost)> on_lost = {};
   };
 
   OutputRouter(loop::Loop& loop, Options options, Callbacks callbacks, int out_fd = 1,
@@ -50,8 +53,9 @@ class OutputRouter {
   OutputRouter& operator=(const OutputRouter&) = delete;
 
   // Makes the folder of the log files and proves that they can be made there, and that no other job
-  // writes to them: to those it says that `holder` does (empty: nothing). Before any worker starts.
-  absl::Status Open(std::string holder = "");
+  // writes to them: to those it says that `holder` does (empty: nothing). `lost`: with launchers
+  // before us. Before any worker starts.
+  absl::Status Open(std::string holder = "", v1::OutputLost lost = {});
   // Before the first Deliver: decides whether lines get a tag, which are shown and where they go.
   void SetLayout(Layout layout);
 
@@ -78,6 +82,7 @@ class OutputRouter {
   const absl::Status& lost() const { return lost_; }
   // What the log files lack, for the user; empty: nothing. After FinishFiles.
   std::string MissingInFiles() const;
+  v1::OutputLost LostInFiles() const;  // the same for launchers after us
   // Nothing more is delivered. Calls `done` when all of it is in the log files, or cannot be. Only
   // once: who has stopped waiting for a disk does not wait again.
   void FinishFiles(loop::Task done);

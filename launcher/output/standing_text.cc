@@ -5,10 +5,12 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "common/base/text.h"
 #include "launcher/output/character_width.h"
 #include "launcher/output/terminal_text.h"
 
@@ -417,6 +419,17 @@ void StandingText::Flush(OnLine on_line) {
   const bool any = rows_.size() > 1 || !rows_[0].cells.empty();
   for (size_t i = 0; any && i < rows_.size(); ++i) on_line(Row(i));
   *this = StandingText(controls_, indent_);
+}
+
+std::string UnfinishedLine(absl::string_view output) {
+  if (output.empty() || output.back() == '\n') return "";
+  StandingText text(StandingText::Controls::kShown);
+  text.Add(output, [](absl::string_view) {});
+  for (size_t row = text.rows(); row-- > 0;) {
+    if (text.IsBlank(row)) continue;
+    return std::string(absl::StripTrailingAsciiWhitespace(WithoutColours(text.Row(row))));
+  }
+  return "";
 }
 
 }  // namespace dtrain::output

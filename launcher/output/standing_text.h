@@ -92,6 +92,10 @@ class StandingText {
   std::string rest_;  // of a character or sequence that is not complete
 };
 
+// What stands of a stream that ends with `output`: a prompt, or a progress bar as it is now,
+// without colours and blanks behind it; of several lines the last. Empty: nothing. Pure.
+std::string UnfinishedLine(absl::string_view output);
+
 // Whether `bytes` move the cursor up.
 bool MovesUp(absl::string_view bytes);
 // Whether they do anything besides that a line alone, as AppendForTerminal shows it, has not: steps

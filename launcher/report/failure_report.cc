@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launcher/report/failure_report.h"
 
-#include <algorithm>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -100,24 +99,6 @@ std::string Secondaries(const JobFacts& facts, Rank first) {
     absl::StrAppend(&text, ": ", absl::StrJoin(failed, ", "));
   }
   return text;
-}
-
-// Colours say nothing in a report, which also goes to files.
-std::string WithoutColours(absl::string_view line) {
-  std::string out;
-  while (!line.empty()) {
-    const size_t begin = std::min(line.find("\033["), line.size());
-    absl::StrAppend(&out, line.substr(0, begin));
-    line.remove_prefix(begin);
-    const size_t end = line.find_first_not_of("0123456789;:", std::min<size_t>(2, line.size()));
-    if (end != absl::string_view::npos && (line[end] == 'm' || line[end] == 'K')) {
-      line.remove_prefix(end + 1);
-    } else if (!line.empty()) {
-      absl::StrAppend(&out, line.substr(0, 1));
-      line.remove_prefix(1);
-    }
-  }
-  return out;
 }
 
 // A tab and a backslash do no harm, and tracebacks are full of them.

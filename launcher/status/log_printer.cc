@@ -14,6 +14,7 @@
 #include "common/base/posix_error.h"
 #include "dtrain/v1/job.pb.h"
 #include "launcher/output/router.h"
+#include "launcher/output/standing_text.h"
 #include "launcher/output/tagger.h"
 #include "launcher/output/terminal_text.h"
 #include "launcher/status/print.h"
@@ -47,7 +48,8 @@ LogPrinter::LogPrinter(const CommandOptions& options, bool of_another)
 LogPrinter::~LogPrinter() { Flush(); }
 
 void LogPrinter::ShowUnfinished() {
-  if (options_.json) return;
+  looks_ = options_.json;
+  if (looks_) return;
   // --raw: a terminal gets what a pipe would.
   display_.emplace(options_.raw && is_terminal_ ? output::Display::Kind::kPipe
                                                 : output::KindOf(STDOUT_FILENO));
@@ -84,7 +86,24 @@ void LogPrinter::MakeRoom() {
   if (display_ && is_terminal_) Flush();
 }
 
+// A progress bar that is drawn all the time is never quiet.
+void LogPrinter::PrintUnfinished(TimePoint now) {
+  using output::Display;
+  for (auto& [stream, open] : open_) {
+    const TimePoint due = std::min(open.added + Display::kQuiet, open.since + Display::kElsewhere);
+    if (open.lines.pending() == 0 || open.told >= open.added) continue;
+    if (now < std::max(due, open.told + Display::kElsewhere)) continue;
+    open.told = now;
+    const std::string line = output::UnfinishedLine(open.lines.open());
+    if (!line.empty()) PrintObject(stream, line, open.unix_nanos, /*unfinished=*/true);
+  }
+}
+
 bool LogPrinter::Look(TimePoint now) {
+  if (looks_) {
+    PrintUnfinished(now);
+    return std::fflush(stdout) == 0;
+  }
   if (!display_) return true;
   Draw(now);
   // The lines of one rank with times (-t) do not go through the display.
@@ -102,9 +121,13 @@ bool LogPrinter::Add(const detached::LogStream& stream, absl::string_view piece,
   if (display_ && has_tags()) {
     AddToDisplay(stream, open, piece, unix_nanos);
   } else if (makes_lines()) {
-    if (open.lines.pending() == 0) open.unix_nanos = unix_nanos;
     open.added = Clock::now();
+    if (open.lines.pending() == 0) {
+      open.unix_nanos = unix_nanos;
+      open.since = open.added;
+    }
     open.lines.Add(piece, [&](absl::string_view line, bool ended) {
+      open.since = open.added;
       PrintLine(stream, line, ended, std::exchange(open.unix_nanos, unix_nanos),
                 std::exchange(open.begun, false));
     });
@@ -160,18 +183,22 @@ void LogPrinter::PrintBytes(const detached::LogStream& stream, absl::string_view
   if (stderr_error_ == 0 && errno != EPIPE) stderr_error_ = errno;
 }
 
+void LogPrinter::PrintObject(const detached::LogStream& stream, absl::string_view line,
+                             int64_t unix_nanos, bool unfinished) {
+  nlohmann::ordered_json json = {{"rank", stream.rank.value()},
+                                 {"stream", stream.is_stderr ? "stderr" : "stdout"},
+                                 {"line", std::string(line)}};
+  if (options_.timestamps) {
+    json["unix_seconds"] = nullptr;
+    if (unix_nanos != 0) json["unix_seconds"] = static_cast<double>(unix_nanos) / 1e9;
+  }
+  if (unfinished) json["unfinished"] = true;
+  Print(JsonText(json) + "\n");
+}
+
 void LogPrinter::PrintLine(const detached::LogStream& stream, absl::string_view line, bool ended,
                            int64_t unix_nanos, bool begun) {
-  if (options_.json) {
-    nlohmann::ordered_json json = {{"rank", stream.rank.value()},
-                                   {"stream", stream.is_stderr ? "stderr" : "stdout"},
-                                   {"line", std::string(line)}};
-    if (options_.timestamps) {
-      json["unix_seconds"] = nullptr;
-      if (unix_nanos != 0) json["unix_seconds"] = static_cast<double>(unix_nanos) / 1e9;
-    }
-    return Print(JsonText(json) + "\n");
-  }
+  if (options_.json) return PrintObject(stream, line, unix_nanos, /*unfinished=*/false);
   std::string prefix;
   if (!begun) prefix = absl::StrCat(TimeOf(unix_nanos), has_tags() ? TagOf(stream) : "");
   std::string out;

@@ -35,7 +35,8 @@ class LogPrinter {
   // That the job has, once that is known. Until then several.
   void SetRanks(size_t ranks) { ranks_ = ranks; }
   // Before the first Add: progress bars and prompts, whose lines have no end yet, are shown as
-  // `dtrain launch` shows them, except with --json. Call Look several times a second from then on.
+  // `dtrain launch` shows them; with --json at most once a second, with `unfinished`. Call Look
+  // several times a second from then on.
   void ShowUnfinished();
   // `unix_nanos`: when it came; 0: not known. False: stdout takes no more.
   bool Add(const detached::LogStream& stream, absl::string_view piece, int64_t unix_nanos = 0);
@@ -54,6 +55,8 @@ class LogPrinter {
     int64_t unix_nanos = 0;  // when the line began that has not ended
     bool begun = false;      // the beginning of that line was printed, or `display_` has it
     TimePoint added;         // when more of it came last
+    TimePoint since;         // when the line began that has not ended
+    TimePoint told;          // with `unfinished`
     std::string rest;        // of a character, not complete
   };
 
@@ -63,6 +66,9 @@ class LogPrinter {
   void AddToDisplay(const detached::LogStream& stream, Open& open, absl::string_view piece,
                     int64_t unix_nanos);
   void Draw(TimePoint now);
+  void PrintUnfinished(TimePoint now);
+  void PrintObject(const detached::LogStream& stream, absl::string_view line, int64_t unix_nanos,
+                   bool unfinished);
   void PrintBytes(const detached::LogStream& stream, absl::string_view bytes);
   // `begun`: its beginning was printed before.
   void PrintLine(const detached::LogStream& stream, absl::string_view line, bool ended,
@@ -71,6 +77,7 @@ class LogPrinter {
   const CommandOptions& options_;
   const bool is_terminal_;
   const bool shows_escapes_;
+  bool looks_ = false;  // ShowUnfinished with --json
   size_t ranks_ = 0;
   std::map<detached::LogStream, Open> open_;
   std::optional<output::Display> display_;  // see ShowUnfinished; used where lines have tags

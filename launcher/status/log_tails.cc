@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "launcher/output/standing_text.h"
 
 namespace dtrain::status {
 namespace {
@@ -11,6 +12,7 @@ namespace {
 // A piece that is dropped is dropped whole.
 constexpr size_t kBytesOfPiece = size_t{16} << 10;
 constexpr size_t kRunsOfAll = size_t{1} << 19;
+constexpr size_t kMostUnfinished = 4096;
 
 }  // namespace
 
@@ -194,6 +196,7 @@ void LogTails::SetWorldSize(uint32_t world_size) {
   const size_t streams = size_t{2} * std::max<uint32_t>(world_size, 1);
   per_stream_ = std::clamp(kMostBytes / streams, kLeastPerStream, kMostPerStream);
   most_runs_ = std::clamp(kRunsOfAll / streams, kLeastRuns, kMostRuns);
+  for (auto& [id, stream] : streams_) stream.attempt_begin = stream.range.end;
 }
 
 LogTails::Stream& LogTails::Make(Rank rank, v1::StreamKind stream) {
@@ -284,6 +287,25 @@ std::string LogTails::Read(const Stream& stream, uint64_t offset, size_t limit) 
     begin = end;
   }
   return out;
+}
+
+std::string LogTails::Unfinished(Rank rank) const {
+  const auto order = order_.find(rank.value());
+  if (order == order_.end()) return "";
+  const v1::StreamKind last = order->second.kept.back().stream;
+  for (const v1::StreamKind kind :
+       {last, last == v1::STREAM_KIND_STDERR ? v1::STREAM_KIND_STDOUT : v1::STREAM_KIND_STDERR}) {
+    const Stream* const stream = Find(rank, kind);
+    if (stream == nullptr || stream->pieces.empty() || stream->pieces.back().back() == '\n') {
+      continue;
+    }
+    const auto [begin, end] = stream->range;
+    const uint64_t from =
+        std::max({begin, stream->attempt_begin, end - std::min<uint64_t>(end, kMostUnfinished)});
+    std::string line = output::UnfinishedLine(Read(rank, kind, from, kMostUnfinished));
+    if (!line.empty()) return line;
+  }
+  return "";
 }
 
 std::unique_ptr<http::Feed> LogTails::Follow(Rank rank, v1::StreamKind stream, uint64_t offset) {

@@ -39,7 +39,7 @@ class LogTails {
     uint64_t end = 0;
   };
 
-  // Before the first Append.
+  // Before the first Append of an attempt.
   void SetWorldSize(uint32_t world_size);
   void Append(Rank rank, v1::StreamKind stream, absl::string_view bytes, int64_t unix_nanos = 0);
   // Nothing more comes, of any rank: feeds end when they have told all.
@@ -57,6 +57,9 @@ class LogTails {
   std::vector<Run> Order(Rank rank) const;
   // Up to `limit` bytes from `offset` on; empty where none are kept.
   std::string Read(Rank rank, v1::StreamKind stream, uint64_t offset, size_t limit) const;
+  // The unfinished line of the rank in this attempt, of the stream that has grown last if both have
+  // one.
+  std::string Unfinished(Rank rank) const;
   // All ranks with kept output, ascending.
   std::vector<Rank> Ranks() const;
   // Output of several streams in one feed: of each piece a line "RANK stdout|stderr UNIX_NANOS
@@ -79,6 +82,7 @@ class LogTails {
   struct Stream {
     std::deque<std::string> pieces;
     Range range;
+    uint64_t attempt_begin = 0;
     std::vector<TailFeed*> feeds;
   };
   using StreamId = std::pair<uint32_t, int>;

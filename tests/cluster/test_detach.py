@@ -141,6 +141,24 @@ def test_restarts_and_log_files_go_on(cluster, residents, ended):  # noqa: F811
         assert rank != 1 or kept.startswith("up 1 0 0\n"), kept
 
 
+def test_what_log_files_lack_is_reported_by_the_next_launcher(cluster, residents, ended):  # noqa: F811
+    host, until = cluster.nodes[0], "until [ -e /tmp/%s-of-test ]; do sleep 0.05; done; echo %s; "
+    launched, job = begin(cluster, [*FLAGS, "--log-dir", "work/logs", *cluster.hosts_flag(1, [host]), "--", "sh", "-c",
+                                    until % ("lose", "lost") + until % ("end", "end")])
+    file = cluster.work() / "logs/rank-00000.out"
+    file.mkdir()
+    (host.base / "tmp/lose-of-test").touch()
+    launched.wait_for("rank-00000.out: Is a directory; the log files", stream="err")
+    file.rmdir()
+    dtrain(cluster, "detach")
+    assert launched.wait(60).code == STILL_RUNNING
+    ended()
+    assert job.wait(60)["exit_code"] == 207, job.log
+    (host.base / "tmp/lose-of-test").unlink()
+    assert file.read_text() == "end\n"
+    assert "rank-00000.out lacks 5 bytes since" in job.log, job.log
+
+
 # More than the launcher remembers of a rank. The terminal, or here the file, has it.
 def test_output_that_was_only_shown_is_counted(cluster, residents, ended, tmp_path):  # noqa: F811
     size = 3 << 20

@@ -385,6 +385,21 @@ TEST_F(OutputTest, FollowersOfSeveralRanksSeeBarsAndPrompts) {
   EXPECT_EQ(program.out, "[0] 10%\n[1] name? x\n[0] 20%\n[1] no end\n");
 }
 
+TEST_F(OutputTest, FollowersSeeUnfinishedLinesAsObjects) {
+  const auto job = Accept("dtrain-abc");
+  Runs(job);
+  const os::FileLock lock = Hold(job);
+  Write(job, 0, "\r10%\r\033[32m20%\033[0m");
+  Program program = Start({"logs", "-f", "--json", "dtrain-abc"});
+  const std::string begin = R"({"rank":0,"stream":"stdout","line":")";
+  const std::string stands = begin + "20%\",\"unfinished\":true}\n";
+  ASSERT_TRUE(program.Prints(stands)) << program.out;
+  Write(job, 0, "\rdone\n");
+  End(job, 0);
+  EXPECT_EQ(program.Wait(), 0);
+  EXPECT_EQ(program.out, stands + begin + R"(\r10%\r\u001b[32m20%\u001b[0m\rdone"})" + "\n");
+}
+
 TEST_F(OutputTest, FollowersOfOneRankWithTimesSeePrompts) {
   const auto job = Accept("dtrain-abc");
   Runs(job);

@@ -135,6 +135,29 @@ TEST_F(LogFilesTest, AFullDiskIsOneWarning) {
                              HasSubstr("; rank-00000.out lacks 9 bytes since 20")));
 }
 
+// And it ends the job with 207, as its own would.
+TEST_F(LogFilesTest, ALauncherReportsWhatWasLostBeforeIt) {
+  Create("a");
+  Make(Files("%h/%r"), 4);
+  const auto lose = [&](const std::string& bytes) {
+    Say(0, kOut, bytes);
+    Finish();
+    return router_->LostInFiles();
+  };
+  ASSERT_TRUE(router_->Open().ok());
+  const v1::OutputLost first = lose("12\n");
+  ASSERT_EQ(first.files_size(), 1);
+  EXPECT_EQ(first.files(0).name(), "a/0");
+  Make(Files("%h/%r"), 4);
+  ASSERT_TRUE(router_->Open("", first).ok());
+  std::filesystem::remove(dir_ + "/a");
+  lose("kept\n");
+  EXPECT_EQ(File("a/0"), "kept\n");
+  EXPECT_THAT(router_->MissingInFiles(),
+              HasSubstr("/a/0: Not a directory; a/0 lacks 3 bytes since 20"));
+  EXPECT_THAT(lost_, ElementsAre(3)) << "told once, by the launcher that has lost it";
+}
+
 TEST_F(LogFilesTest, MoreFoldersThanAreKeptOpen) {
   const uint32_t ranks = 200;
   Make(Files("logs/%r/log"), ranks);

@@ -3,6 +3,7 @@
 
 #include <signal.h>
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <utility>
@@ -27,7 +28,12 @@ class RouterTest : public LoopTest {
     router_.emplace(
         loop_, std::move(options),
         OutputRouter::Callbacks{[this](absl::Status why) { failed_ = std::move(why); },
-                                [this](std::string text) { warnings_.push_back(std::move(text)); }},
+                                [this](std::string text) { warnings_.push_back(std::move(text)); },
+                                [this](const v1::OutputLost& lost) {
+                                  for (const auto& file : lost.files()) {
+                                    lost_.push_back(file.bytes());
+                                  }
+                                }},
         out_fd, err_fd);
     Layout layout;
     layout.job_id = "job";
@@ -49,6 +55,7 @@ class RouterTest : public LoopTest {
   os::UniqueFd err_;
   std::optional<absl::Status> failed_;
   std::vector<std::string> warnings_;
+  std::vector<uint64_t> lost_;  // by files, as it was told
   std::optional<OutputRouter> router_;
 };
 

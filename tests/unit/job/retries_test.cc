@@ -225,7 +225,7 @@ TEST_F(UnheardTest, AreGoneWhereTheNodeJoins) {
   Make(3);
   ConnectAll();
   EXPECT_EQ(core_->state(), State::kProbing);
-  EXPECT_THAT(Warnings(), ElementsAre(HasSubstr("node2 has not been rebooted")));
+  EXPECT_THAT(Warnings(), ElementsAre(HasSubstr("dtrain's processes on node2, or their")));
 }
 
 TEST_F(UnheardTest, AreGoneAfterAReboot) {

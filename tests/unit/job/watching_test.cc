@@ -179,6 +179,28 @@ TEST_F(WatchingTest, TheCollectiveTimeoutEndsTheJob) {
   EXPECT_THAT(verdict().message, HasSubstr("waits for rank 3 on node1"));
 }
 
+TEST_F(WatchingTest, WhatRanksHaveLastSaidIsReported) {
+  options_.collective_warning = seconds(10);
+  options_.collective_timeout = seconds(20);
+  options_.unfinished_line = [](uint32_t rank) {
+    return rank == 1 ? "" : rank == 3 ? "(Pdb)" : "\t9%";
+  };
+  Make(2);
+  RunUntil(State::kRunning);
+  for (int second = 0; second < 21; ++second) {
+    Message(1, InsideCollective(3, 6, false));
+    Message(0, InsideCollective(0, 7, true));
+    Pass(seconds(1), {0, 1});
+  }
+  EndAll();
+  // First those for whom the others may wait.
+  const std::string said =
+      R"~(; rank 2 on node1 last wrote "\t9%", rank 3 on node1 last wrote "(Pdb)", )~"
+      R"~(rank 0 on node0 last wrote "\t9%")~";
+  EXPECT_THAT(Warnings(), ElementsAre(HasSubstr(said)));
+  EXPECT_THAT(verdict().message, testing::EndsWith(said));
+}
+
 TEST_F(WatchingTest, ProgressOfAnotherNodesRankIsAFault) {
   Make(2);
   RunUntil(State::kRunning);

@@ -112,6 +112,14 @@ inline JournalRecord Safe(uint32_t attempt, uint32_t rank, uint64_t offset,
   at.set_offset(offset);
   return record;
 }
+inline JournalRecord Lacks(const std::string& file, uint64_t bytes, const std::string& why) {
+  JournalRecord record;
+  record.mutable_output_lost()->set_why(why);
+  v1::FileLoss& loss = *record.mutable_output_lost()->add_files();
+  loss.set_name(file);
+  loss.set_bytes(bytes);
+  return record;
+}
 inline JournalRecord Verdict(int code = 0) {
   JournalRecord record;
   record.mutable_verdict()->set_exit_code(code);
@@ -141,6 +149,7 @@ inline std::vector<JournalRecord> Story() {
           Runs(0),
           Safe(0, 0, 100),
           Safe(0, 3, 7, true),
+          Lacks("b", 7, "full"),
           Exit(0, 1, 3, 7),
           Restart(0, {"c"}),
           Finished(0, 0),

@@ -124,7 +124,7 @@ TEST(JournalRecords, OneThatWasSyncedBehindTheDamageTellsThatItIsDamage) {
 }
 
 TEST(JournalRecords, OfANewerVersionAreIgnoredWithAWarning) {
-  for (const uint8_t kind : {17, 100}) {
+  for (const uint8_t kind : {18, 100}) {
     // As Protobuf writes a field that is not known here.
     const std::string tag = kind < 16 ? std::string(1, static_cast<char>(kind << 3 | 2))
                                       : std::string({static_cast<char>((kind << 3 | 2) | 0x80),

@@ -44,12 +44,16 @@ const std::map<JournalState::Phase, std::vector<JournalRecord>>& Ways() {
 // Each record in each phase: `new accepted begun runs restarting concluded ended`.
 TEST(JournalReplay, FollowsTheTable) {
   const std::vector<std::pair<JournalRecord, std::string>> table = {
-      {AcceptedRecord(), "y------"}, {Generation(2), "-yyyyy-"},    {Begins(0, 1), "-y-----"},
-      {Begins(1, 1), "----y--"},     {Runs(0), "--y----"},          {Exit(0, 0, 0), "--yyyy-"},
-      {Lost(0, 0), "--yyyy-"},       {Stop(), "-yyyyy-"},           {Limit(), "-yyyyy-"},
-      {Restart(0), "--yy---"},       {Safe(0, 0, 1), "--yyyy-"},    {Verdict(), "-yyyy--"},
-      {ScalesUp(0), "---y---"},      {HookBegins(), "-----y-"},     {HookEnds(), "-----y-"},
-      {Ended(), "-----y-"},          {Header("j", "b"), "-------"}, {JournalRecord(), "-------"},
+      {AcceptedRecord(), "y------"}, {Generation(2), "-yyyyy-"},
+      {Begins(0, 1), "-y-----"},     {Begins(1, 1), "----y--"},
+      {Runs(0), "--y----"},          {Exit(0, 0, 0), "--yyyy-"},
+      {Lost(0, 0), "--yyyy-"},       {Stop(), "-yyyyy-"},
+      {Limit(), "-yyyyy-"},          {Restart(0), "--yy---"},
+      {Safe(0, 0, 1), "--yyyy-"},    {Verdict(), "-yyyy--"},
+      {ScalesUp(0), "---y---"},      {HookBegins(), "-----y-"},
+      {HookEnds(), "-----y-"},       {Lacks("a", 1, "full"), "-yyyyy-"},
+      {Ended(), "-----y-"},          {Header("j", "b"), "-------"},
+      {JournalRecord(), "-------"},
   };
   for (const auto& [record, row] : table) {
     for (const auto& [phase, way] : Ways()) {
@@ -213,6 +217,18 @@ TEST(JournalReplay, OutputIsNotLessSafeThanItWas) {
   ASSERT_EQ(state.logs_safe_size(), 2);
   EXPECT_EQ(state.logs_safe(0).offset(), 100);
   EXPECT_EQ(state.logs_safe(1).offset(), 40);
+}
+
+// Also in the attempts after that, and for each launcher that comes.
+TEST(JournalReplay, WhatLogFilesLackIsOfTheJob) {
+  std::vector<JournalRecord> records = Ways().at(JournalState::PHASE_RUNS);
+  records.insert(records.end(), {Lacks("b", 7, "no space"), Lacks("a", 1, "torn"),
+                                 Lacks("b", 9, "torn"), Restart(0), Generation(2), Begins(1, 2)});
+  const v1::OutputLost lost = StateAfter(records).output_lost();
+  EXPECT_EQ(lost.why(), "no space");
+  ASSERT_EQ(lost.files_size(), 2);
+  EXPECT_EQ(lost.files(0).name(), "a");
+  EXPECT_EQ(lost.files(1).bytes(), 9);
 }
 
 // L9

@@ -168,6 +168,19 @@ TEST_F(StandingTextTest, NoBytesGetThroughThatATerminalMustNotGet) {
   }
 }
 
+TEST(UnfinishedLineTest, IsWhatStandsWithoutColours) {
+  const std::vector<Case> cases = {
+      {"", ""},
+      {"done\n", ""},
+      {"done\nname? ", "name?"},
+      {"\r 10%\r 20%\r", " 20%"},
+      {"\033[31mred\033[0m\033[K", "red"},
+      {"a 1%\n\rb 2%\033[A\ra 3%", "b 2%"},  // nested bars
+      {"\033]0;t\007x", "\\x1b]0;t\\x07x"},
+  };
+  for (const Case& each : cases) EXPECT_EQ(UnfinishedLine(each.bytes), each.shown) << each.bytes;
+}
+
 TEST(NeedsScreenTest, FindsTheSequence) {
   for (absl::string_view up : {"x\033[A", "x\033[31m\033[12A", "\033[2F"}) {
     EXPECT_TRUE(MovesUp(up) && NeedsScreen(up)) << up;

@@ -373,24 +373,30 @@ TEST_F(WorkerEnvTest, InterfaceNamesAreSetUnlessTheUserDid) {
 
 TEST_F(WorkerEnvTest, MpiUsesTheNetworkThatWasProven) {
   Env env = Build();
-  for (const char* name : {"OMPI_MCA_btl_tcp_if_include", "OMPI_MCA_oob_tcp_if_include",
-                           "PRTE_MCA_prte_if_include", "UCX_NET_DEVICES"}) {
+  for (const char* name :
+       {"OMPI_MCA_btl_tcp_if_include", "OMPI_MCA_oob_tcp_if_include", "PRTE_MCA_prte_if_include",
+        "FI_TCP_IFACE", "FI_SOCKETS_IFACE", "UCX_NET_DEVICES"}) {
     EXPECT_EQ(env[name], "eth0") << name;
   }
   Forward("OMPI_MCA_btl_tcp_if_exclude", "docker0");
   Forward("UCX_NET_DEVICES", "all");
+  Forward("FI_TCP_IFACE", "eth1");
   env = Build();
   EXPECT_EQ(env.count("OMPI_MCA_btl_tcp_if_include"), 0u) << "it would exclude the other";
   EXPECT_EQ(env["OMPI_MCA_oob_tcp_if_include"], "eth0");
   EXPECT_EQ(env["UCX_NET_DEVICES"], "all");
+  EXPECT_EQ(env["FI_TCP_IFACE"], "eth1");
 }
 
 TEST_F(WorkerEnvTest, MpiKeepsItsNetworksWhereItHasBetterOrOthers) {
-  EXPECT_THAT(Build(1, {.traits = {.rdma = true}}), Not(Contains(Key("UCX_NET_DEVICES"))));
+  Env env = Build(1, {.traits = {.rdma = true}});
+  EXPECT_EQ(env.count("UCX_NET_DEVICES"), 0u);
+  EXPECT_EQ(env["FI_TCP_IFACE"], "eth0") << "other providers do not read it";
   EXPECT_THAT(Build(1, {.traits = {.names_networks = true}}),
               Not(Contains(Key("OMPI_MCA_btl_tcp_if_include"))));
   part_.mutable_network()->set_address("127.0.0.1");
-  EXPECT_THAT(Build(), Not(Contains(Key("UCX_NET_DEVICES"))));
+  env = Build();
+  EXPECT_EQ(env.count("UCX_NET_DEVICES") + env.count("FI_TCP_IFACE"), 0u);
 }
 
 TEST_F(WorkerEnvTest, ThreadsAreOnlyLimitedWhereWorkersShareANode) {

@@ -101,6 +101,24 @@ TEST(LogTailsTest, TheOrderOfTheStreamsIsKept) {
   EXPECT_EQ(logs.Order(Rank(0)).size(), LogTails::kMostRuns);
 }
 
+TEST(LogTailsTest, TheUnfinishedLineIsOfTheStreamThatGrewLast) {
+  LogTails logs;
+  EXPECT_EQ(logs.Unfinished(Rank(0)), "");
+  logs.Append(Rank(0), kErr, "loaded\n\r 10%");
+  logs.Append(Rank(0), kOut, "(Pdb) ");
+  EXPECT_EQ(logs.Unfinished(Rank(0)), "(Pdb)");
+  logs.Append(Rank(0), kErr, "\r 20%");
+  EXPECT_EQ(logs.Unfinished(Rank(0)), " 20%");
+  logs.Append(Rank(0), kErr, "\n");
+  EXPECT_EQ(logs.Unfinished(Rank(0)), "(Pdb)");
+  logs.Append(Rank(0), kOut, std::string(100000, 'x'));
+  EXPECT_EQ(logs.Unfinished(Rank(0)), std::string(4096, 'x'));
+  logs.SetWorldSize(2);
+  EXPECT_EQ(logs.Unfinished(Rank(0)), "") << "that was in the attempt before";
+  logs.Append(Rank(0), kErr, "30%");
+  EXPECT_EQ(logs.Unfinished(Rank(0)), "30%");
+}
+
 // I10
 TEST(LogTailsTest, ASlowFollowerIsToldHowMuchItMissed) {
   LogTails logs;
