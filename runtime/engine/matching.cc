@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <limits>
 #include <unordered_map>
+#include <unordered_set>
 
 namespace dtrain::runtime {
 namespace {
@@ -120,9 +121,10 @@ std::optional<PendingList> UnpackList(std::span<const int64_t> words) {
   list.stuck = (words[0] & kStuckBit) != 0;
   list.overdue = (words[0] & kOverdueBit) != 0;
   if (list.joined != (count == 0)) return std::nullopt;  // nobody else comes without a collective
+  std::unordered_set<uint64_t> keys;  // each waits once: `Match` counts ranks by it
   for (size_t i = 0; i < count; ++i) {
     const int64_t* const at = &words[ListWords(i)];
-    if (!IsVia(at[3])) return std::nullopt;
+    if (!IsVia(at[3]) || !keys.insert(static_cast<uint64_t>(at[0])).second) return std::nullopt;
     list.pending.push_back({static_cast<uint64_t>(at[0]), static_cast<uint64_t>(at[1]),
                             static_cast<uint64_t>(at[2]), static_cast<Via>(at[3])});
   }

@@ -143,9 +143,9 @@ def test_restarts_and_log_files_go_on(cluster, residents, ended):  # noqa: F811
 
 def test_what_log_files_lack_is_reported_by_the_next_launcher(cluster, residents, ended):  # noqa: F811
     host, until = cluster.nodes[0], "until [ -e /tmp/%s-of-test ]; do sleep 0.05; done; echo %s; "
-    launched, job = begin(cluster, [*FLAGS, "--log-dir", "work/logs", *cluster.hosts_flag(1, [host]), "--", "sh", "-c",
+    launched, job = begin(cluster, [*FLAGS, "--log-dir", "work/lost", *cluster.hosts_flag(1, [host]), "--", "sh", "-c",
                                     until % ("lose", "lost") + until % ("end", "end")])
-    file = cluster.work() / "logs/rank-00000.out"
+    file = cluster.work() / "lost/rank-00000.out"
     file.mkdir()
     (host.base / "tmp/lose-of-test").touch()
     launched.wait_for("rank-00000.out: Is a directory; the log files", stream="err")

@@ -269,6 +269,9 @@ TEST(ListTest, SurvivesTheTripAndRefusesWhatNoRankSays) {
   std::vector<int64_t> bad = words;
   bad[ListWords(0) + 3] = 3;
   EXPECT_FALSE(UnpackList(bad).has_value()) << "no way is called that";
+  bad = words;
+  bad[ListWords(1)] = bad[ListWords(0)];
+  EXPECT_FALSE(UnpackList(bad).has_value()) << "nobody waits twice for one";
   EXPECT_FALSE(UnpackList({}).has_value());
 }
 
