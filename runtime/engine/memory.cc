@@ -48,9 +48,9 @@ Result<void*> Job::Allocate(size_t bytes, Memory kind) {
                  "there is no device memory in a job whose collectives run on the CPU"};
   }
   void* memory = nullptr;
-  if (world.communicator != nullptr && world.device == nullptr) {
+  if (world.communicator != nullptr) {
     auto own = world.communicator->Allocate(bytes);
-    if (!own.ok() || *own != nullptr) return own;
+    if (own.ok() ? *own != nullptr : world.device == nullptr) return own;
   }
   if (posix_memalign(&memory, 4096, std::max<size_t>(bytes, 1)) != 0) {
     return Error{DTRAIN_ERROR_RESOURCES, "no memory for " + std::to_string(bytes) + " bytes"};
@@ -69,6 +69,10 @@ MaybeError Job::Free(void* memory) {
     return std::nullopt;
   }
   Group& world = groups_.world();
+  if (world.communicator != nullptr) {
+    MaybeError error = world.communicator->Free(memory);
+    if (!error || world.device == nullptr) return error;
+  }
   if (world.device != nullptr) {
     // What is in flight, in any group, may be of this memory.
     if (MaybeError error = executor_.broken()) return error;
@@ -80,7 +84,6 @@ MaybeError Job::Free(void* memory) {
     }
     return world.device->Free(memory);
   }
-  if (world.communicator != nullptr) return world.communicator->Free(memory);
   return Error{DTRAIN_ERROR_INVALID_ARGUMENT, "this memory is not from dtrain_alloc"};
 }
 

@@ -317,7 +317,7 @@ DTRAIN_API dtrain_status dtrain_join(int* last);
  * Allocates `bytes` of zeroed memory, aligned to 4096, that collectives handle fastest: memory that
  * the ranks of the node share, or with dtrain_alloc_device memory of the GPU. Not collective, but
  * waits for the asynchronous calls in flight. Free it with dtrain_free, or leave it to
- * dtrain_finalize.
+ * dtrain_finalize. Shared memory is also shared with a child after fork, and is not touched here.
  */
 DTRAIN_API dtrain_status dtrain_alloc(size_t bytes, void** memory);
 DTRAIN_API dtrain_status dtrain_alloc_device(size_t bytes, void** memory);
