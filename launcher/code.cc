@@ -42,9 +42,10 @@ std::shared_ptr<const v1::JobRequest> Code::Request() const {
   return request;
 }
 
-absl::Status Code::Keep(const detached::JobFolder& folder, bool with_contents) {
+absl::Status Code::Keep(const detached::JobFolder& folder, bool with_contents,
+                        detached::Beat beat) {
   absl::Status copied;
-  if (with_contents && !compare) copied = contents.CopyTo(folder.CodeContents());
+  if (with_contents && !compare) copied = contents.CopyTo(folder.CodeContents(), beat);
   if (!copied.ok()) return copied;
   v1::StagedCode kept;
   kept.set_manifest(snapshot.manifest);

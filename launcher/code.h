@@ -12,6 +12,7 @@
 #include "common/base/clock.h"
 #include "common/base/ids.h"
 #include "dtrain/v1/job.pb.h"
+#include "launcher/detached/beat.h"
 #include "launcher/detached/job_folder.h"
 #include "launcher/job/job_core.h"
 #include "launcher/stage/contents.h"
@@ -38,8 +39,10 @@ struct Code {
   const bool keep;       // hosts keep their copies
   // StageTree.
   std::shared_ptr<const v1::JobRequest> Request() const;
-  // For launchers that come after us; `with_contents`: they may have to send it again. Blocks.
-  absl::Status Keep(const detached::JobFolder& folder, bool with_contents);
+  // For launchers that come after us; `with_contents`: they may have to send it again. Blocks, and
+  // beats meanwhile.
+  absl::Status Keep(const detached::JobFolder& folder, bool with_contents,
+                    detached::Beat beat = detached::NoBeat);
 };
 
 // As the files are now. Blocks.

@@ -60,8 +60,8 @@ void TellId(const std::string& id) {
 }
 
 // It says who looks after the job from now on.
-void SayWhoMinds(const detached::JobFolder& job) {
-  const detached::Supervision by = detached::SupervisionOf(job);
+void SayWhoMinds(const detached::JobFolder& job, status::LookWatch& watch) {
+  const detached::Supervision by = watch.Do([&] { return detached::SupervisionOf(job); });
   if (!by.IsThere()) return;
   std::fprintf(stderr,
                "dtrain: supervised by %s: starts the job's launcher again if it is killed\n",
@@ -84,10 +84,10 @@ int WaitUntilItRuns(const detached::JobFolder& job, detached::LauncherStart& sta
       return interrupted == 0;
     });
   });
-  Relay(log.Next(/*rest=*/true));
+  Relay(watch.Do([&] { return log.Next(/*rest=*/true); }));
   switch (end) {
     case detached::LauncherStart::End::kReached:
-      SayWhoMinds(job);
+      SayWhoMinds(job, watch);
       TellId(id);
       return kExitOk;
     case detached::LauncherStart::End::kGivenUp:
@@ -97,7 +97,7 @@ int WaitUntilItRuns(const detached::JobFolder& job, detached::LauncherStart& sta
     case detached::LauncherStart::End::kOver:
       break;
   }
-  const auto entry = job.Entry();
+  const auto entry = watch.Do([&] { return job.Entry(); });
   if (entry.ok() && entry->ended_unix_nanos() != 0 && entry->exit_code() >= 0) {
     return entry->exit_code();
   }
@@ -108,20 +108,27 @@ int WaitUntilItRuns(const detached::JobFolder& job, detached::LauncherStart& sta
   return kExitAgentLost;
 }
 
-bool IsLaunched(const detached::Jobs::AcceptedJob& job) {
-  const auto holder = job.folder.Holder();
-  return !job.moved_to.empty() || job.folder.HasSummary() || (holder.ok() && *holder);
+// By an earlier launch.
+bool IsLaunched(const detached::Jobs::AcceptedJob& job, status::LookWatch& watch) {
+  if (!job.was_there) return false;
+  if (!job.moved_to.empty()) return true;
+  return watch.Do([&] {
+    const auto holder = job.folder.Holder();
+    return job.folder.HasSummary() || (holder.ok() && *holder);
+  });
 }
 
 // As the launch has ended that made it, or will end.
-int TellKnown(const detached::Jobs::AcceptedJob& job, bool no_wait) {
+int TellKnown(const detached::Jobs::AcceptedJob& job, bool no_wait, status::LookWatch& watch) {
   const std::string id = job.folder.id();
   const std::string known =
       absl::StrCat("dtrain: this is ", id, ", which was launched with this key before");
-  const bool here = job.moved_to.empty(), ended = here && job.folder.HasSummary();
-  const bool ran = job.folder.LastStanding().stage == detached::Standing::Stage::kRuns;
+  const bool here = job.moved_to.empty();
+  const bool ended = here && watch.Do([&] { return job.folder.HasSummary(); });
+  const bool ran =
+      watch.Do([&] { return job.folder.LastStanding().stage; }) == detached::Standing::Stage::kRuns;
   if (ended) {
-    const auto entry = job.folder.Entry();
+    const auto entry = watch.Do([&] { return job.folder.Entry(); });
     const int code = entry.ok() && entry->exit_code() >= 0 ? entry->exit_code() : kExitAgentLost;
     std::fprintf(stderr, "%s; it has ended with exit code %d%s\n", known.c_str(), code,
                  ran ? ""
@@ -133,7 +140,7 @@ int TellKnown(const detached::Jobs::AcceptedJob& job, bool no_wait) {
     std::fprintf(stderr, "%s%s\n", known.c_str(),
                  here ? "" : absl::StrCat("; it is on ", Escape(job.moved_to)).c_str());
     if (here && !ran && !no_wait) {
-      detached::LauncherLog log(job.folder);
+      auto log = watch.Do([&] { return detached::LauncherLog(job.folder); });
       auto start = detached::LauncherStart::Watch(job.folder);
       return WaitUntilItRuns(job.folder, start, log);
     }
@@ -170,14 +177,15 @@ int LaunchElsewhere(const detached::Jobs& jobs, const cli::LaunchOptions& launch
     if (!taken.ok()) return Fail(taken.status());
     code = *std::move(taken);
   }
-  const auto accepted = jobs.Accept(spec, [&](const detached::JobFolder& draft) {
-    return code == nullptr ? absl::OkStatus() : code->Keep(draft, /*with_contents=*/true);
-  });
+  status::LookWatch watch(jobs.place());
+  const auto beat = [&] { watch.Beat(); };
+  const auto keep_code = [&](const detached::JobFolder& draft) {
+    return code == nullptr ? absl::OkStatus() : code->Keep(draft, /*with_contents=*/true, beat);
+  };
+  const auto accepted = watch.Do([&] { return jobs.Accept(spec, keep_code, beat); });
   if (!accepted.ok()) return Fail(accepted.status());
   const std::string id = accepted->folder.id();
-  if (accepted->was_there && IsLaunched(*accepted)) {
-    return TellKnown(*accepted, launch.detach.no_wait);
-  }
+  if (IsLaunched(*accepted, watch)) return TellKnown(*accepted, launch.detach.no_wait, watch);
   const auto started = migrate::StartThere(jobs, accepted->folder, there, launch.detach.no_wait);
   if (!started.ok()) {
     std::fprintf(stderr, "dtrain: --launcher-on: %s\n",
@@ -253,18 +261,22 @@ int LaunchDetached(const cli::LaunchOptions& launch, v1::Spec spec) {
   if (!options.launcher_on.empty()) {
     return LaunchElsewhere(detached::Jobs(*std::move(place)), launch, spec);
   }
-  const auto supervisor = detached::ChooseSupervisor(detached::ReadSupervisorFacts(*place));
+  status::LookWatch watch(*place);
+  const auto beat = [&] { watch.Beat(); };
+  const auto supervisor =
+      watch.Do([&] { return detached::ChooseSupervisor(detached::ReadSupervisorFacts(*place)); });
   if (!supervisor.ok()) {
     std::fprintf(stderr, "dtrain: %s\n", std::string(supervisor.status().message()).c_str());
     return kExitStartAgents;
   }
-  auto accepted = detached::Jobs(*std::move(place)).Accept(spec);
+  const detached::Jobs jobs(*std::move(place));
+  const auto accepted = watch.Do([&] { return jobs.Accept(spec, nullptr, beat); });
   if (!accepted.ok()) return Fail(accepted.status());
   const detached::JobFolder& job = accepted->folder;
   const std::string id = job.id();
-  if (accepted->was_there && IsLaunched(*accepted)) return TellKnown(*accepted, options.no_wait);
-  detached::LauncherLog log(job);
-  auto start = detached::LauncherStart::Begin(job, *supervisor);
+  if (IsLaunched(*accepted, watch)) return TellKnown(*accepted, options.no_wait, watch);
+  auto log = watch.Do([&] { return detached::LauncherLog(job); });
+  auto start = watch.Do([&] { return detached::LauncherStart::Begin(job, *supervisor, beat); });
   if (!start.ok()) return Fail(start.status());
   if (options.no_wait) {
     TellId(id);

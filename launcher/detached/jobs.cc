@@ -33,6 +33,7 @@ namespace fs = std::filesystem;
 constexpr int kBetweenRemoveLooksMs = 50;
 // Whoever has the lock does little meanwhile; it may be stopped, or on a slow file server.
 constexpr Duration kLockPatience = std::chrono::seconds(10);
+constexpr Duration kBetweenLockBeats = std::chrono::milliseconds(200);
 // A launcher that ends removes no more: a second at most, also on a file server.
 constexpr size_t kMostAtEnd = 100;
 constexpr size_t kAnyNumber = std::numeric_limits<size_t>::max();
@@ -84,6 +85,23 @@ bool MayBecomeOurs(const char* path) {
 
 bool IsFree(const absl::StatusOr<std::optional<v1::Launcher>>& holder) {
   return holder.ok() && !*holder;
+}
+
+// As fs::remove_all, with a beat for each file. Another process may remove the same.
+std::error_code RemoveTree(const fs::path& path, Beat beat) {
+  std::error_code error;
+  std::vector<fs::path> inside;
+  if (fs::symlink_status(path, error).type() == fs::file_type::directory) {
+    for (fs::directory_iterator at(path, error), end; !error && at != end; at.increment(error)) {
+      inside.push_back(at->path());
+    }
+  }
+  for (const fs::path& each : inside) {
+    if (const std::error_code failed = RemoveTree(each, beat)) return failed;
+  }
+  if (!error) fs::remove(path, error);
+  beat();
+  return error == std::errc::no_such_file_or_directory ? std::error_code() : error;
 }
 
 // Of a job that has ended nothing is left to do, and nobody does it: its launcher has left.
@@ -162,8 +180,17 @@ absl::Status Jobs::Try() const {
   return written;
 }
 
-absl::StatusOr<os::FileLock> Jobs::Lock(Duration patience) const {
-  return os::FileLock::Take(Path("lock"), "", patience);
+absl::StatusOr<os::FileLock> Jobs::Lock(Duration patience, Beat beat) const {
+  const TimePoint end = Clock::now() + patience;
+  for (;;) {
+    const TimePoint now = Clock::now();
+    const Duration part = std::clamp(end - now, Duration::zero(), kBetweenLockBeats);
+    auto lock = os::FileLock::Take(Path("lock"), "", part);
+    // Other errors come at once.
+    const bool is_locked = absl::IsUnavailable(lock.status()) && Clock::now() >= now + part;
+    if (!is_locked || Clock::now() >= end) return lock;
+    beat();
+  }
 }
 
 absl::StatusOr<Jobs::AcceptedJob> Jobs::FindAccepted(const v1::Spec& spec) const {
@@ -240,7 +267,8 @@ absl::Status Jobs::CheckNew(const v1::Spec& spec) const {
   return CheckName(spec);
 }
 
-absl::StatusOr<Jobs::AcceptedJob> Jobs::Accept(const v1::Spec& spec, const Fill& fill) const {
+absl::StatusOr<Jobs::AcceptedJob> Jobs::Accept(const v1::Spec& spec, const Fill& fill,
+                                               Beat beat) const {
   absl::Status status = CheckWords(spec);
   if (status.ok() && !v1::Spec().ParseFromString(spec.SerializeAsString())) {
     status = absl::InvalidArgumentError(
@@ -249,7 +277,7 @@ absl::StatusOr<Jobs::AcceptedJob> Jobs::Accept(const v1::Spec& spec, const Fill&
   }
   if (status.ok()) status = Prepare();
   if (!status.ok()) return status;
-  const auto lock = Lock(kLockPatience);
+  const auto lock = Lock(kLockPatience, beat);
   if (!lock.ok()) return lock.status();
   auto accepted = FindAccepted(spec);
   if (accepted.ok() || !absl::IsNotFound(accepted.status())) return accepted;
@@ -380,17 +408,16 @@ absl::Status Jobs::MoveAway(const v1::JobEntry& job) const {
 
 // What was moved away, and what processes that were killed have left. May take long: without the
 // lock, which whoever makes a folder has. Another process may do the same at the same time.
-absl::Status Jobs::RemoveRemains(absl::Span<const std::string> names) const {
+absl::Status Jobs::RemoveRemains(absl::Span<const std::string> names, Beat beat) const {
   std::error_code failed;
   for (const std::string& name : names) {
     const fs::path path = fs::path(Path("jobs")) / name;
     std::error_code error;
     for (int tries = 0; tries < kRemovalTries; ++tries) {
-      fs::remove_all(path, error);
+      error = RemoveTree(path, beat);
       if (!error) break;
     }
     // Somebody else removes the rest.
-    if (error == std::errc::no_such_file_or_directory) error.clear();
     if (error == std::errc::directory_not_empty) error.clear();
     if (error) failed = error;
   }
@@ -400,14 +427,15 @@ absl::Status Jobs::RemoveRemains(absl::Span<const std::string> names) const {
 }
 
 absl::StatusOr<std::vector<std::string>> Jobs::RemoveAll(absl::Span<const v1::JobEntry> jobs,
-                                                         os::FileLock lock,
-                                                         size_t most_remains) const {
+                                                         os::FileLock lock, size_t most_remains,
+                                                         Beat beat) const {
   std::vector<std::string> gone;
   std::vector<std::string> remains;
   {
     const os::FileLock until_moved = std::move(lock);
     for (const v1::JobEntry& job : jobs) {
       absl::Status moved = MoveAway(job);
+      beat();
       // Another process was faster.
       if (!moved.ok() && !absl::IsNotFound(moved)) return moved;
       if (moved.ok()) gone.push_back(job.job_id());
@@ -425,24 +453,25 @@ absl::StatusOr<std::vector<std::string>> Jobs::RemoveAll(absl::Span<const v1::Jo
       if (name[0] == '.') remains.push_back(std::move(name));
     }
   }
-  absl::Status removed = RemoveRemains(remains);
+  absl::Status removed = RemoveRemains(remains, beat);
   if (!removed.ok()) return removed;
   return gone;
 }
 
-absl::Status Jobs::Remove(const JobFolder& job, bool force) const {
+absl::Status Jobs::Remove(const JobFolder& job, bool force, Beat beat) const {
   if (force && IsFree(job.Holder()) && IsFree(job.Minder())) {
     v1::JobEntry entry;
     if (auto known = job.Entry(); known.ok()) entry = *std::move(known);
     entry.set_job_id(job.id());
-    auto lock = Lock(kLockPatience);
+    auto lock = Lock(kLockPatience, beat);
     if (!lock.ok()) return lock.status();
-    return RemoveAll({entry}, *std::move(lock), kAnyNumber).status();
+    return RemoveAll({entry}, *std::move(lock), kAnyNumber, beat).status();
   }
   // What nobody waits for comes behind the end.
   const TimePoint end = Clock::now() + rest_patience_;
   while (!job.IsSettled() && job.HasSummary() && Clock::now() < end) {
     poll(nullptr, 0, kBetweenRemoveLooksMs);
+    beat();
   }
   // Where power has failed, or launcher and minder were killed, nobody is left to do the rest.
   const bool abandoned = job.HasSummary() && IsFree(job.Holder()) && IsFree(job.Minder());
@@ -460,9 +489,9 @@ absl::Status Jobs::Remove(const JobFolder& job, bool force) const {
                         absl::StrCat(entry.status().message(), "; `dtrain rm --force ", job.id(),
                                      "` removes it nevertheless"));
   }
-  auto lock = Lock(kLockPatience);
+  auto lock = Lock(kLockPatience, beat);
   if (!lock.ok()) return lock.status();
-  return RemoveAll({*entry}, *std::move(lock), kAnyNumber).status();
+  return RemoveAll({*entry}, *std::move(lock), kAnyNumber, beat).status();
 }
 
 absl::Status Jobs::MoveTo(const std::string& host, const JobFolder& job,
@@ -555,14 +584,15 @@ absl::Time Jobs::SureTime(absl::Time now, absl::Duration age) const {
   return sure == 0 ? absl::InfinitePast() : absl::FromUnixSeconds(sure);
 }
 
-absl::StatusOr<std::vector<std::string>> Jobs::Prune(const Retention& most, absl::Time now) const {
+absl::StatusOr<std::vector<std::string>> Jobs::Prune(const Retention& most, absl::Time now,
+                                                     Beat beat) const {
   if (absl::Status listed = List().status(); !listed.ok()) return listed;
-  auto lock = Lock(kLockPatience);
+  auto lock = Lock(kLockPatience, beat);
   // No job was ever launched.
   if (absl::IsNotFound(lock.status())) return std::vector<std::string>();
   if (!lock.ok()) return lock.status();
   const std::vector<v1::JobEntry> jobs = Surplus(most, now, kAnyNumber);
-  return RemoveAll(jobs, *std::move(lock), kAnyNumber);
+  return RemoveAll(jobs, *std::move(lock), kAnyNumber, beat);
 }
 
 absl::StatusOr<std::vector<std::string>> Jobs::PruneSome(const Retention& most,

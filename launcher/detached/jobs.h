@@ -17,6 +17,7 @@
 #include "absl/types/span.h"
 #include "common/base/clock.h"
 #include "dtrain/v1/journal.pb.h"
+#include "launcher/detached/beat.h"
 #include "launcher/detached/job_folder.h"
 #include "launcher/detached/moved_jobs.h"
 
@@ -42,7 +43,8 @@ struct Retention {
 //   incoming/JOB one that comes from there (IncomingJob)
 //   lost+found/  folders of jobs whose journals are damaged
 //
-// Calls may block. Any number of processes may use one folder at once.
+// Calls may block; those that may have much to do, or wait for another process, beat meanwhile. Any
+// number of processes may use one folder at once.
 class Jobs {
  public:
   // $XDG_STATE_HOME/dtrain or ~/.local/state/dtrain.
@@ -77,7 +79,8 @@ class Jobs {
   // made, others can change it, or nothing can be written there (exit code kExitState).
   // `fill` is called with the folder of a new job before anybody can find it.
   using Fill = std::function<absl::Status(const JobFolder& draft)>;
-  absl::StatusOr<AcceptedJob> Accept(const v1::Spec& spec, const Fill& fill = nullptr) const;
+  absl::StatusOr<AcceptedJob> Accept(const v1::Spec& spec, const Fill& fill = nullptr,
+                                     Beat beat = NoBeat) const;
 
   // A job that has ended already, and was not here while it ran. Readers see all of it or nothing;
   // a crash of the machine may undo it. Makes the folders where they are missing.
@@ -107,13 +110,14 @@ class Jobs {
   absl::Status Settle(const JobFolder& job) const;
   // FAILED_PRECONDITION: it has not ended. `force`: also one whose files are damaged, or that has
   // not ended and has no launcher.
-  absl::Status Remove(const JobFolder& job, bool force = false) const;
+  absl::Status Remove(const JobFolder& job, bool force = false, Beat beat = NoBeat) const;
   // The time up to which ages are counted: that of an earlier call, a day (or `age`, if that is
   // less) before `now`. So a clock that is ahead for one launch makes no job old. InfinitePast:
   // there was none.
   absl::Time SureTime(absl::Time now, absl::Duration age) const;
   // Removes ended jobs until these limits hold. Returns their ids.
-  absl::StatusOr<std::vector<std::string>> Prune(const Retention& most, absl::Time now) const;
+  absl::StatusOr<std::vector<std::string>> Prune(const Retention& most, absl::Time now,
+                                                 Beat beat = NoBeat) const;
   // A part of that, for the end of a launcher, which has added its own job: the hundred oldest at
   // most, and none while another process has the lock.
   absl::StatusOr<std::vector<std::string>> PruneSome(const Retention& most, absl::Time now) const;
@@ -121,16 +125,17 @@ class Jobs {
  private:
   std::string Path(absl::string_view name) const;
   JobFolder Folder(absl::string_view id) const;
-  absl::StatusOr<os::FileLock> Lock(Duration patience) const;
+  absl::StatusOr<os::FileLock> Lock(Duration patience, Beat beat = NoBeat) const;
   absl::StatusOr<AcceptedJob> FindAccepted(const v1::Spec& spec) const;
   absl::Status CheckWords(const v1::Spec& spec) const;
   absl::Status CheckName(const v1::Spec& spec) const;
   MovedJobs Moved() const;
   absl::Status MoveAway(const v1::JobEntry& job) const;
-  absl::Status RemoveRemains(absl::Span<const std::string> names) const;
+  absl::Status RemoveRemains(absl::Span<const std::string> names, Beat beat) const;
   std::vector<v1::JobEntry> Surplus(const Retention& most, absl::Time now, size_t at_most) const;
   absl::StatusOr<std::vector<std::string>> RemoveAll(absl::Span<const v1::JobEntry> jobs,
-                                                     os::FileLock lock, size_t most_remains) const;
+                                                     os::FileLock lock, size_t most_remains,
+                                                     Beat beat = NoBeat) const;
 
   std::string place_;
   Duration rest_patience_;

@@ -27,7 +27,8 @@ namespace {
 constexpr int kBetweenLooksMs = 20;
 // systemd starts one again after a second.
 constexpr Duration kSystemdGap = std::chrono::seconds(4);
-constexpr int kSystemdRunMs = 10000;
+constexpr Duration kSystemdRun = std::chrono::seconds(10);
+constexpr int kBetweenBeatsMs = 200;
 
 absl::StatusOr<os::UniqueFd> OpenLog(const JobFolder& job) {
   const std::string path = absl::StrCat(job.path(), "/launcher.log");
@@ -50,8 +51,19 @@ absl::StatusOr<os::UniqueFd> StartMinder(const JobFolder& job, const os::UniqueF
   return std::move(child->pidfd);
 }
 
+// It waits for systemd, not for the job's folder.
+bool EndsInTime(int pidfd, Beat beat) {
+  const TimePoint end = Clock::now() + kSystemdRun;
+  do {
+    pollfd ended{pidfd, POLLIN, 0};
+    if (poll(&ended, 1, kBetweenBeatsMs) > 0) return true;
+    beat();
+  } while (Clock::now() < end);
+  return false;
+}
+
 // What it has to say of a failure is in the log.
-bool StartAsUnit(const JobFolder& job, const os::UniqueFd& log) {
+bool StartAsUnit(const JobFolder& job, const os::UniqueFd& log, Beat beat) {
   os::SpawnSpec spec;
   spec.argv = SystemdRunWords(ReadSupervisorFacts(job.path()), job);
   // Our own might lead it to the manager of another user.
@@ -62,14 +74,10 @@ bool StartAsUnit(const JobFolder& job, const os::UniqueFd& log) {
   spec.stderr_fd = log.get();
   const auto child = os::Spawn(spec);
   if (!child.ok()) return false;
-  pollfd ended{child->pidfd.get(), POLLIN, 0};
-  int ready;
-  do {
-    ready = poll(&ended, 1, kSystemdRunMs);
-  } while (ready < 0 && errno == EINTR);
-  if (ready <= 0) (void)os::SendSignal(child->pidfd.get(), SIGKILL);
+  const bool ends = EndsInTime(child->pidfd.get(), beat);
+  if (!ends) (void)os::SendSignal(child->pidfd.get(), SIGKILL);
   const auto status = os::WaitAndReap(child->pidfd.get());
-  return ready > 0 && status.ok() && status->signal == 0 && status->code == 0;
+  return ends && status.ok() && status->signal == 0 && status->code == 0;
 }
 
 bool IsHeld(const JobFolder& job) {
@@ -79,11 +87,11 @@ bool IsHeld(const JobFolder& job) {
 
 }  // namespace
 
-absl::StatusOr<LauncherStart> LauncherStart::Begin(const JobFolder& job, Supervisor by) {
+absl::StatusOr<LauncherStart> LauncherStart::Begin(const JobFolder& job, Supervisor by, Beat beat) {
   LauncherStart start(job, job.LastStanding());
   const auto log = OpenLog(job);
   if (!log.ok()) return log.status();
-  if (by == Supervisor::kSystemd && StartAsUnit(job, *log)) {
+  if (by == Supervisor::kSystemd && StartAsUnit(job, *log, beat)) {
     start.last_held_ = Clock::now();
     return start;
   }

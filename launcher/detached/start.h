@@ -7,6 +7,7 @@
 #include "absl/status/statusor.h"
 #include "common/base/clock.h"
 #include "common/os/unique_fd.h"
+#include "launcher/detached/beat.h"
 #include "launcher/detached/job_folder.h"
 #include "launcher/detached/supervisor.h"
 
@@ -20,8 +21,9 @@ class LauncherStart {
   // systemd, or a minder, in a session of its own, in the folder "/", with nothing of ours open.
   // Stdout and stderr are appended to the job's launcher.log. A minder that the job has already is
   // left to it. Its environment is ours, or that of systemd's manager: the job's own is in its
-  // spec.
-  static absl::StatusOr<LauncherStart> Begin(const JobFolder& job, Supervisor by);
+  // spec. Blocks, up to 10 s for systemd, and beats meanwhile.
+  static absl::StatusOr<LauncherStart> Begin(const JobFolder& job, Supervisor by,
+                                             Beat beat = NoBeat);
 
   // One that somebody else has started.
   static LauncherStart Watch(const JobFolder& job) { return LauncherStart(job, Standing()); }

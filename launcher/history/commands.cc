@@ -149,8 +149,9 @@ int Remove(const Options& options) {
   status::LookWatch watch(jobs->place());
   for (const std::string& name : options.jobs) {
     const auto job = watch.Do([&] { return jobs->Find(name); });
-    // Not watched: it may take long to remove much, or to wait for another process that does.
-    const absl::Status status = job.ok() ? jobs->Remove(*job, options.force) : job.status();
+    const absl::Status status = watch.Do([&] {
+      return job.ok() ? jobs->Remove(*job, options.force, [&] { watch.Beat(); }) : job.status();
+    });
     if (status.ok()) {
       removed.push_back(job->id());
       continue;
@@ -168,14 +169,19 @@ int Remove(const Options& options) {
 int Prune(const Options& options) {
   const auto jobs = story::OpenJobs();
   if (!jobs.ok()) return Fail(options, jobs.status());
-  auto keep = ReadRetention("");
+  status::LookWatch watch(jobs->place());
+  // Its file, too, is in the home.
+  auto keep = watch.Do([] { return ReadRetention(""); });
   if (!keep.ok()) return Fail(options, keep.status());
   keep->age = options.keep_age.value_or(keep->age);
   keep->jobs = options.keep_jobs.value_or(keep->jobs);
   keep->bytes = options.keep_bytes.value_or(keep->bytes);
   // An age that is typed is meant by the clock of now.
   const absl::Time now = absl::Now();
-  const auto gone = jobs->Prune(*keep, options.keep_age ? now : jobs->SureTime(now, keep->age));
+  const auto gone = watch.Do([&] {
+    const absl::Time old = options.keep_age ? now : jobs->SureTime(now, keep->age);
+    return jobs->Prune(*keep, old, [&] { watch.Beat(); });
+  });
   if (!gone.ok()) return Fail(options, gone.status());
   if (options.json) {
     status::PrintJson({{"removed", gone->size()}});

@@ -56,14 +56,14 @@ absl::Status Contents::Copy(const std::vector<std::string>& places) {
     return PosixError(error, absl::StrCat("copy the code, for restarts, to one of ",
                                           absl::StrJoin(places, ", ")));
   }
-  return CopyInto(std::move(copy));
+  return CopyInto(std::move(copy), [] {});
 }
 
-absl::Status Contents::CopyTo(const std::string& path) {
+absl::Status Contents::CopyTo(const std::string& path, absl::FunctionRef<void()> beat) {
   os::UniqueFd copy(open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600));
   if (!copy) return PosixError(errno, absl::StrCat("copy the code to ", path));
   const int fd = copy.get();
-  if (absl::Status copied = CopyInto(std::move(copy)); !copied.ok()) return copied;
+  if (absl::Status copied = CopyInto(std::move(copy), beat); !copied.ok()) return copied;
   if (fdatasync(fd) != 0) return PosixError(errno, absl::StrCat("copy the code to ", path));
   return absl::OkStatus();
 }
@@ -93,7 +93,7 @@ std::pair<std::vector<uint64_t>, uint64_t> Contents::Offsets() const {
   return found;
 }
 
-absl::Status Contents::CopyInto(os::UniqueFd copy) {
+absl::Status Contents::CopyInto(os::UniqueFd copy, absl::FunctionRef<void()> beat) {
   auto [offsets, end] = Offsets();
   manifest::Sha256 hash;
   uint64_t written = 0;
@@ -109,6 +109,7 @@ absl::Status Contents::CopyInto(os::UniqueFd copy) {
           static_cast<ssize_t>(size)) {
         return PosixError(errno, "copy the code, for restarts");
       }
+      beat();
     }
     if (hash.Finish() != file.sha256) {
       return absl::AbortedError(

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/os/unique_fd.h"
@@ -23,8 +24,9 @@ class Contents {
 
   // For restarts: from now on changes of the tree do not matter. In one file without a name.
   absl::Status Copy(const std::vector<std::string>& places);
-  // The same in the file `path`, and on disk, for launchers that come after us.
-  absl::Status CopyTo(const std::string& path);
+  // The same in the file `path`, and on disk, for launchers that come after us. Calls `beat` after
+  // each piece.
+  absl::Status CopyTo(const std::string& path, absl::FunctionRef<void()> beat);
   // Uses that copy.
   absl::Status UseCopy(const std::string& path);
   bool is_copied() const { return static_cast<bool>(copy_); }
@@ -32,7 +34,7 @@ class Contents {
   absl::StatusOr<std::string> Read(uint32_t file, uint64_t offset, size_t size);
 
  private:
-  absl::Status CopyInto(os::UniqueFd copy);
+  absl::Status CopyInto(os::UniqueFd copy, absl::FunctionRef<void()> beat);
   // By file, where in the copy its content is; and the end.
   std::pair<std::vector<uint64_t>, uint64_t> Offsets() const;
 

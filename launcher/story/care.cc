@@ -85,9 +85,11 @@ absl::StatusOr<std::string> StartIfNone(const detached::JobFolder& job,
   const detached::SupervisorFacts facts = detached::ReadSupervisorFacts(job.path());
   const auto supervisor = detached::ChooseSupervisor(facts);
   // One that ends when this user logs out is better than none.
-  auto started = detached::LauncherStart::Begin(
-      job, is_minded ? detached::Supervisor::kMinder
-                     : supervisor.value_or(detached::Supervisor::kMinder));
+  auto started =
+      detached::LauncherStart::Begin(job,
+                                     is_minded ? detached::Supervisor::kMinder
+                                               : supervisor.value_or(detached::Supervisor::kMinder),
+                                     beat);
   if (!started.ok()) return started.status();
   const auto end = wait(*started);
   if (end != detached::LauncherStart::End::kReached && !IsHeldOrOver(job)) {

@@ -157,15 +157,15 @@ def test_a_command_tells_what_it_waits_for(cluster, home, ended, is_locked):  # 
     with locked(cluster, home) if is_locked else home.frozen():
         asked = [command(cluster, *words) for words in
                  (["history"], ["show", job.id], ["wait", job.id], ["attach", job.id], ["stop", job.id],
-                  ["resume", job.id])]
+                  ["resume", job.id], ["rm", job.id], ["prune"])]
         for each in asked:
-            each.wait_for(f"cannot read /{STATE}/jobs: its file system has not answered", timeout=5, stream="err")
+            each.wait_for(f"cannot read /{STATE}/jobs: its file system has not answered", timeout=15, stream="err")
             each.signal(signal.SIGINT)
         for each in asked:
             result = each.wait(5)
             assert result.code == -signal.SIGINT and result.out == "" and len(result.err.splitlines()) == 1, result
         waits = command(cluster, "show", job.id)
-        waits.wait_for("waiting for it", timeout=5, stream="err")
+        waits.wait_for("waiting for it", timeout=15, stream="err")
     assert waits.wait(10).code == 0 and job.id in waits.out, waits.err
     assert all_workers(cluster) == before, job.log
     ends_well(job, ended)
@@ -208,6 +208,29 @@ def test_a_command_that_has_begun_tells_of_a_stall(cluster, home, ended, what): 
             each.signal(signal.SIGINT)
             assert each.wait(5).code in (0, -signal.SIGINT), each.err
     ends_well(job, ended)
+
+
+# Those that change something, too, once the folder has answered.
+def test_a_command_that_changes_the_folder_tells_of_a_stall(cluster, home, ended):  # noqa: F811
+    home.fail(SLOW_SYNCS)
+    launching = cluster.start_launch(["-d", *FLAGS, *cluster.hosts_flag(1), "--", *SUCCEEDS])
+    launching.wait_for(f"still waiting for /{STATE}", timeout=15, stream="err")
+    home.heal()
+    result = launching.wait(20)
+    assert result.code == 0 and result.err.count("still waiting for") == 1, result
+    job = Job(cluster, result.out.strip())
+    wait_until(lambda: all(job.output(rank) for rank in RANKS), 20, lambda: job.log)
+    ends_well(job, ended)
+    wait_until(lambda: job.launcher is None and job.minder is None, 20, lambda: job.log)
+    home.fail("STALL rename")
+    remove = command(cluster, "rm", job.id)
+    remove.wait_for(f"still waiting for /{STATE}", timeout=15, stream="err")
+    remove.signal(signal.SIGINT)
+    assert remove.wait(5).code == -signal.SIGINT and job.folder.exists(), remove.err
+    prune = command(cluster, "prune", "--keep-jobs", "0")
+    prune.wait_for(f"still waiting for /{STATE}", timeout=15, stream="err")
+    home.heal()
+    assert prune.wait(20).code == 0 and job.id in prune.out and not job.folder.exists(), prune.err
 
 
 # What its launcher tells is there at once, and that more is missing.

@@ -136,6 +136,43 @@ TEST_F(JobsTest, AJobIsFilledBeforeItIsThere) {
   EXPECT_FALSE(fs::exists(place_ + "/jobs/.new.dtrain-2b"));
 }
 
+// For whoever watches the folder: it answers.
+TEST_F(JobsTest, WhoWaitsForTheLockBeats) {
+  const JobFolder job = Accept(Spec("dtrain-1a"));
+  End(job);
+  const auto release_after_two = [this](auto&& call) {
+    auto taken = os::FileLock::Take(place_ + "/lock", "");
+    EXPECT_TRUE(taken.ok()) << taken.status();
+    std::optional<os::FileLock> lock;
+    if (taken.ok()) lock = *std::move(taken);
+    int beats = 0;
+    call([&] {
+      if (++beats == 2) lock.reset();
+    });
+    EXPECT_GE(beats, 2);
+  };
+  release_after_two(
+      [this](Beat beat) { EXPECT_TRUE(jobs_.Accept(Spec("dtrain-2b"), nullptr, beat).ok()); });
+  release_after_two([&](Beat beat) { EXPECT_TRUE(jobs_.Remove(job, false, beat).ok()); });
+  EXPECT_THAT(Ids(), ElementsAre("dtrain-2b"));
+}
+
+TEST_F(JobsTest, RemovingMuchBeats) {
+  const JobFolder job = Accept(Spec("dtrain-1a"));
+  fs::create_directories(job.path() + "/logs/0");
+  for (int i = 0; i < 20; ++i) WriteFile(absl::StrCat(job.path(), "/logs/0/", i), "x");
+  // What they point to stays.
+  fs::create_directory(dir_ + "/elsewhere");
+  WriteFile(dir_ + "/elsewhere/kept", "x");
+  fs::create_directory_symlink(dir_ + "/elsewhere", job.path() + "/logs/link");
+  End(job);
+  int beats = 0;
+  EXPECT_TRUE(jobs_.Remove(job, false, [&] { ++beats; }).ok());
+  EXPECT_GE(beats, 20);
+  EXPECT_TRUE(fs::is_empty(place_ + "/jobs"));
+  EXPECT_TRUE(fs::exists(dir_ + "/elsewhere/kept"));
+}
+
 // The client has made the id before its first try.
 TEST_F(JobsTest, TheSameIdIsTheSameJob) {
   Accept(Spec("dtrain-1a"));
