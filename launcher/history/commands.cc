@@ -222,16 +222,19 @@ void Look(const Options& options, Waited& waited, status::LookWatch& watch) {
 }
 
 int Wait(const Options& options) {
-  const auto jobs = story::OpenJobs();
-  if (!jobs.ok()) return Fail(options, jobs.status());
+  const TimePoint deadline = options.timeout ? Clock::now() + *options.timeout : kNever;
+  const auto jobs = story::OpenJobsWithin(options.timeout);
+  if (!jobs.ok()) {
+    const int code = Fail(options, jobs.status());
+    return absl::IsDeadlineExceeded(jobs.status()) ? kExitStillRunning : code;
+  }
   std::vector<Waited> all;
-  status::LookWatch watch(jobs->place());
+  status::LookWatch watch(jobs->place(), status::kLookPatience, {deadline, kExitStillRunning});
   for (const std::string& name : options.jobs) {
     const auto job = FindFolder(*jobs, name, watch);
     if (!job.ok()) return Fail(options, job.status());
     all.push_back({*job, story::Care(*job), std::nullopt});
   }
-  const TimePoint deadline = options.timeout ? Clock::now() + *options.timeout : kNever;
   std::vector<std::string> running;
   for (;;) {
     running.clear();

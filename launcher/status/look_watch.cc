@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "common/base/text.h"
 #include "common/loop/threads.h"
 #include "common/os/bounded_look.h"
@@ -63,17 +64,27 @@ class InterruptEnds {
   struct sigaction before_ {};
 };
 
+// Not by stdio: the other thread may have its lock.
+void SayWaited(const std::string& folder, Duration waited, absl::string_view next) {
+  const std::string line =
+      absl::StrCat("dtrain: still waiting for ", Escape(folder), " after ",
+                   std::chrono::duration_cast<std::chrono::seconds>(waited).count(),
+                   " s (is its file server down, or slow?); ", next, "\n");
+  (void)!write(STDERR_FILENO, line.data(), line.size());
+}
+
 }  // namespace
 
 struct LookWatch::Shared {
   const std::string folder;
   const Duration patience;
+  const LookLimit limit;
   // When the present look began, or last had an answer; 0 between looks.
   std::atomic<Duration::rep> since{0};
 };
 
-LookWatch::LookWatch(const std::string& folder, Duration patience)
-    : shared_(new Shared{.folder = folder, .patience = patience}) {
+LookWatch::LookWatch(const std::string& folder, Duration patience, const LookLimit& limit)
+    : shared_(new Shared{.folder = folder, .patience = patience, .limit = limit}) {
   if (os::AnswersAtOnce(folder)) return;
   auto pipe = os::Pipe();
   if (!pipe.ok()) return;
@@ -103,16 +114,15 @@ void LookWatch::Work(const Shared& shared, int end) {
     const Duration::rep since = shared.since.load(std::memory_order_relaxed);
     const TimePoint now = Clock::now();
     const Duration waited = now.time_since_epoch() - Duration(since);
+    if (since != 0 && waited >= tick && now >= shared.limit.end) {
+      SayWaited(shared.folder, waited, "the time limit is reached");
+      _exit(shared.limit.exit_code);
+    }
     const bool late = since != 0 && waited >= shared.patience;
     interrupt.Set(late);
     if (!late || now < next_line) continue;
     next_line = now + kBetweenLines;
-    // Not by stdio: the other thread may have its lock.
-    const std::string line =
-        absl::StrCat("dtrain: still waiting for ", Escape(shared.folder), " after ",
-                     std::chrono::duration_cast<std::chrono::seconds>(waited).count(),
-                     " s (is its file server down, or slow?); Ctrl-C leaves\n");
-    (void)!write(STDERR_FILENO, line.data(), line.size());
+    SayWaited(shared.folder, waited, "Ctrl-C leaves");
   }
 }
 

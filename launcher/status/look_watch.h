@@ -11,14 +11,24 @@
 
 namespace dtrain::status {
 
-// Prints on stderr, at most once a minute, that a look into a folder takes longer than 5 s, as on a
-// file server that is down. Whoever looks there waits in the kernel and handles no signal, so
-// SIGINT ends the process meanwhile, unless it is ignored. A thread of its own prints; none is made
-// for a folder that answers at once (os::AnswersAtOnce), and without one nothing is printed. Used
-// by one other thread.
+inline constexpr Duration kLookPatience = std::chrono::seconds(5);
+
+// If a look still lasts at `end`, the process exits with `exit_code` within two seconds: the look
+// itself cannot be ended.
+struct LookLimit {
+  TimePoint end = kNever;
+  int exit_code = 0;
+};
+
+// Prints on stderr, at most once a minute, that a look into a folder takes longer than `patience`,
+// as on a file server that is down. Whoever looks there waits in the kernel and handles no signal,
+// so SIGINT ends the process meanwhile, unless it is ignored. A thread of its own prints; none is
+// made for a folder that answers at once (os::AnswersAtOnce), and without one nothing is printed.
+// Used by one other thread.
 class LookWatch {
  public:
-  explicit LookWatch(const std::string& folder, Duration patience = std::chrono::seconds(5));
+  explicit LookWatch(const std::string& folder, Duration patience = kLookPatience,
+                     const LookLimit& limit = {});
   // The watch may end a little later.
   ~LookWatch();
   LookWatch(const LookWatch&) = delete;

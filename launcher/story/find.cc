@@ -5,11 +5,13 @@
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <system_error>
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
@@ -22,6 +24,8 @@ namespace dtrain::story {
 namespace {
 
 constexpr size_t kMostNamed = 5;
+// A file server that is up may take so long.
+constexpr Duration kLeastPatience = std::chrono::seconds(1);
 
 // Waits also for another process that makes something in the folder, and stalls.
 void LookInto(const std::string& folder) {
@@ -29,16 +33,48 @@ void LookInto(const std::string& folder) {
   const std::filesystem::directory_iterator first(folder, ignored);
 }
 
-std::string LateText(const std::string& folder, std::chrono::seconds patience) {
+std::string LateText(const std::string& folder, Duration waited) {
   return absl::StrCat("cannot read ", Escape(folder), ": its file system has not answered for ",
-                      patience.count(), " s (is its file server down?)");
+                      std::chrono::duration_cast<std::chrono::seconds>(waited).count(),
+                      " s (is its file server down?)");
 }
 
 void SayLate(absl::string_view what, absl::string_view next) {
   (void)std::fputs(absl::StrCat("dtrain: ", what, "; ", next, "\n").c_str(), stderr);
 }
 
+bool AnswersWithin(Duration bound, const std::string& folder) {
+  return os::ReturnsWithin(bound, [&folder] { LookInto(folder); });
+}
+
+// As AwaitAnswer until `end`, then DEADLINE_EXCEEDED.
+absl::Status AwaitAnswerUntil(TimePoint end, const std::string& folder) {
+  if (os::AnswersAtOnce(folder)) return absl::OkStatus();
+  const TimePoint begin = Clock::now();
+  end = std::max(end, begin + kLeastPatience);
+  if (AnswersWithin(std::min<Duration>(kFolderPatience, end - begin), folder)) {
+    return absl::OkStatus();
+  }
+  if (Clock::now() < end) {
+    SayLate(LateText(folder, Clock::now() - begin), "waiting for it; Ctrl-C leaves");
+    if (AnswersWithin(end - Clock::now(), folder)) return absl::OkStatus();
+  }
+  return absl::DeadlineExceededError(LateText(folder, Clock::now() - begin));
+}
+
 std::string JobsIn(const std::string& place) { return absl::StrCat(place, "/jobs"); }
+
+// The usual place, if `check` has no objection to its folder of jobs.
+absl::StatusOr<std::string> CheckedPlace(
+    absl::FunctionRef<absl::Status(const std::string& folder)> check) {
+  absl::Status checked;
+  auto place = detached::Jobs::UsualPlace([&](const std::string& asked) {
+    checked = check(JobsIn(asked));
+    return checked.ok();
+  });
+  if (!checked.ok()) return checked;
+  return place;
+}
 
 absl::StatusOr<detached::Jobs> JobsOf(absl::StatusOr<std::string> place) {
   if (!place.ok()) return place.status();
@@ -60,9 +96,7 @@ void AwaitAnswer(const std::string& folder) {
 }
 
 absl::Status CheckAnswer(const std::string& folder, std::chrono::seconds patience) {
-  if (os::AnswersAtOnce(folder) || os::ReturnsWithin(patience, [&folder] { LookInto(folder); })) {
-    return absl::OkStatus();
-  }
+  if (os::AnswersAtOnce(folder) || AnswersWithin(patience, folder)) return absl::OkStatus();
   return absl::FailedPreconditionError(LateText(folder, patience));
 }
 
@@ -74,16 +108,17 @@ absl::StatusOr<std::string> AwaitPlace() {
 }
 
 absl::StatusOr<std::string> PlaceThatAnswers(std::chrono::seconds patience) {
-  absl::Status answers;
-  auto place = detached::Jobs::UsualPlace([&](const std::string& asked) {
-    answers = CheckAnswer(JobsIn(asked), patience);
-    return answers.ok();
-  });
-  if (!answers.ok()) return answers;
-  return place;
+  return CheckedPlace([&](const std::string& folder) { return CheckAnswer(folder, patience); });
 }
 
 absl::StatusOr<detached::Jobs> OpenJobs() { return JobsOf(AwaitPlace()); }
+
+absl::StatusOr<detached::Jobs> OpenJobsWithin(std::optional<Duration> limit) {
+  if (!limit) return OpenJobs();
+  const TimePoint end = Clock::now() + *limit;
+  return JobsOf(
+      CheckedPlace([end](const std::string& folder) { return AwaitAnswerUntil(end, folder); }));
+}
 
 absl::StatusOr<detached::Jobs> OpenJobsThatAnswer() { return JobsOf(PlaceThatAnswers()); }
 

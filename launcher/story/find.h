@@ -2,12 +2,14 @@
 #pragma once
 
 #include <chrono>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "common/base/clock.h"
 #include "launcher/detached/job_folder.h"
 #include "launcher/detached/jobs.h"
 
@@ -33,6 +35,9 @@ absl::StatusOr<std::string> PlaceThatAnswers(std::chrono::seconds patience = kFo
 // Those of this user, in AwaitPlace. FAILED_PRECONDITION: others can change their folder, so
 // nothing in it is believed.
 absl::StatusOr<detached::Jobs> OpenJobs();
+// Likewise, but waits no longer than `limit` where there is one, or a second if that is less.
+// DEADLINE_EXCEEDED: their file system has not answered.
+absl::StatusOr<detached::Jobs> OpenJobsWithin(std::optional<Duration> limit);
 // Likewise, in PlaceThatAnswers.
 absl::StatusOr<detached::Jobs> OpenJobsThatAnswer();
 // For a command that can do without them: false where their file system does not answer within 3 s;

@@ -247,6 +247,23 @@ def test_ps_lists_what_launchers_tell(cluster, home, ended):  # noqa: F811
     ends_well(job, ended)
 
 
+# From its start on, whether it has found the job or not.
+def test_a_wait_has_its_time_limit_in_a_stall(cluster, home, ended):  # noqa: F811
+    job = counting(cluster)
+    has_begun = command(cluster, "wait", "--timeout", "10", job.id)
+    wait_until(lambda: len(os.listdir(f"/proc/{has_begun.process.pid}/task")) > 1, 10, lambda: has_begun.err)
+    with home.frozen():
+        began = time.monotonic()
+        result = command(cluster, "wait", "--timeout", "4", job.id).wait(15)
+        assert result.code == 210 and result.out == "" and time.monotonic() - began >= 4, result
+        told = re.findall(r"its file system has not answered for (\d+) s", result.err)
+        assert len(told) == 2 and int(told[0]) >= 3 and int(told[1]) >= 4, result
+        result = has_begun.wait(20)
+        assert result.code == 210 and f"still waiting for /{STATE}" in result.err, result
+        assert "the time limit is reached" in result.err, result
+    ends_well(job, ended)
+
+
 # After su, XDG_STATE_HOME may name another user's folder. The one in the home is used and named.
 def test_the_folder_that_stalls_is_named(cluster, home, ended):  # noqa: F811
     other = cluster.head.path("/tmp/other-state")

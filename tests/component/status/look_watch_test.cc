@@ -11,6 +11,7 @@
 #include <string>
 #include <utility>
 
+#include "common/base/clock.h"
 #include "common/os/fd.h"
 #include "common/os/unique_fd.h"
 
@@ -67,6 +68,24 @@ TEST(LookWatch, WhatElseTakesLongIsNot) {
   LookWatch watch(kNotOnADisk, kSoon);
   EXPECT_TRUE(said.NothingFor(5 * kSoon));
   EXPECT_TRUE(watch.Do([&] { return watch.Pause([&] { return said.NothingFor(5 * kSoon); }); }));
+}
+
+TEST(LookWatchDeathTest, ItsLimitEndsTheProcess) {
+  testing::FLAGS_gtest_death_test_style = "threadsafe";
+  const auto look_for_ever = [] {
+    LookWatch watch(kNotOnADisk, kSoon, {.end = Clock::now() + kSoon, .exit_code = 42});
+    watch.Do([] {
+      for (;;) pause();
+    });
+  };
+  EXPECT_EXIT(look_for_ever(), testing::ExitedWithCode(42), "the time limit is reached");
+}
+
+TEST(LookWatch, ALimitHarmsNobodyWhoDoesNotLook) {
+  LookWatch watch(kNotOnADisk, kSoon, {.end = Clock::now(), .exit_code = 42});
+  const auto wait = [] { return poll(nullptr, 0, 5 * static_cast<int>(kSoon.count())); };
+  EXPECT_EQ(wait(), 0);
+  EXPECT_EQ(watch.Do([&] { return watch.Pause(wait); }), 0);
 }
 
 // SIGINT has a handler, and the thread that would call it looks.
