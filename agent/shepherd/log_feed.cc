@@ -46,17 +46,45 @@ struct LogFeed::Reader {
 };
 
 LogFeed::LogFeed(loop::Loop& loop, OnStuck on_stuck)
-    : loop_(loop), on_stuck_(std::move(on_stuck)), retry_(loop) {}
+    : loop_(loop), on_stuck_(std::move(on_stuck)), lines_timer_(loop), retry_(loop) {}
 
 LogFeed::~LogFeed() = default;
 
 void LogFeed::Add(const Key& key, LogStream& stream) {
   streams_[key] = &stream;
   for (Reader& reader : readers_) Begin(reader, key);
+  Grown(key);
 }
 
 void LogFeed::Grown(const Key& key) {
-  for (Reader& reader : readers_) Enqueue(reader, key);
+  const auto found = streams_.find(key);
+  if (found == streams_.end()) return;
+  const LogStream& stream = *found->second;
+  const uint64_t lines = stream.EndOfLines(lines_.size(key), UnfinishedLines::kMostHeld);
+  lines_.OnGrown(loop_.Now(), key, lines, stream.size());
+  AwaitLines();
+  Enqueue(key);
+}
+
+void LogFeed::LetGo(const Key& key) {
+  Grown(key);
+  lines_.LetGo(key);
+  AwaitLines();
+  Enqueue(key);
+}
+
+void LogFeed::AwaitLines() {
+  const TimePoint due = lines_.NextDeadline();
+  if (due == lines_due_) return;
+  lines_due_ = due;
+  lines_timer_.At(due, [this] { OnLinesDue(); });
+}
+
+void LogFeed::OnLinesDue() {
+  lines_due_ = kNever;
+  for (const Key& key : lines_.OnTime(loop_.Now())) Enqueue(key);
+  AwaitLines();
+  Pump();
 }
 
 void LogFeed::Pump() {
@@ -65,6 +93,7 @@ void LogFeed::Pump() {
 
 void LogFeed::End() {
   ended_ = true;
+  for (const auto& [key, stream] : streams_) LetGo(key);
   Pump();
 }
 
@@ -117,10 +146,19 @@ void LogFeed::Begin(Reader& reader, const Key& key) {
   Enqueue(reader, key);
 }
 
+// A piece that was asked for is of all that is there now.
+uint64_t LogFeed::EndFor(const Reader& reader, const Key& key) const {
+  return reader.request.limit() > 0 ? streams_.at(key)->size() : lines_.passed(key);
+}
+
+void LogFeed::Enqueue(const Key& key) {
+  for (Reader& reader : readers_) Enqueue(reader, key);
+}
+
 void LogFeed::Enqueue(Reader& reader, const Key& key) {
   const auto place = reader.places.find(key);
   if (place == reader.places.end() || place->second.queued) return;
-  if (place->second.next >= streams_[key]->size()) return;
+  if (place->second.next >= EndFor(reader, key)) return;
   place->second.queued = true;
   reader.ready.push_back(key);
 }
@@ -144,10 +182,12 @@ bool LogFeed::SendPiece(Reader& reader, const Key& key) {
   const LogStream& stream = *streams_[key];
   uint64_t& next = reader.places[key].next;
   const uint64_t offset = std::max(next, stream.kept_from());
+  const uint64_t end = EndFor(reader, key);
+  // Its launcher says that it has what it was not sent: the rest comes when it is due.
+  if (offset >= end) return false;
   const uint64_t most =
       reader.request.most_data() > 0 ? reader.request.most_data() : link::kMostLogData;
-  const size_t room =
-      std::min({uint64_t{link::kMostLogData}, most, stream.size() - offset, reader.left});
+  const size_t room = std::min({uint64_t{link::kMostLogData}, most, end - offset, reader.left});
   const absl::StatusOr<size_t> n = reader.socket->Load(stream, offset, room);
   if (!n.ok()) {
     OnUnreadable(reader, key, n.status());

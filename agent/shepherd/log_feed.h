@@ -11,6 +11,7 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "agent/shepherd/log_stream.h"
+#include "agent/shepherd/unfinished_lines.h"
 #include "common/loop/loop.h"
 #include "common/os/unique_fd.h"
 #include "dtrain/v1/shepherd.pb.h"
@@ -19,10 +20,11 @@ namespace dtrain::shepherd {
 
 // Sends the workers' output to its readers, each over a socket of its own: from the spools, a piece
 // at a time, as fast as the reader takes it, the streams in turn. The spool is the queue, so a slow
-// reader costs no memory. Loop thread.
+// reader costs no memory. A reader that follows a stream gets its unfinished line as
+// UnfinishedLines decides. Loop thread.
 class LogFeed {
  public:
-  using Key = std::pair<uint32_t, v1::StreamKind>;  // of a stream: rank and kind
+  using Key = UnfinishedLines::Key;
   // A spool cannot be read; once. It is tried again until ten seconds after the end.
   using OnStuck = absl::AnyInvocable<void(uint32_t rank, const absl::Status& why)>;
 
@@ -35,6 +37,8 @@ class LogFeed {
   void Add(const Key& key, LogStream& stream);
   // What has grown is sent by the next Pump.
   void Grown(const Key& key);
+  // Nor does its unfinished line wait any more.
+  void LetGo(const Key& key);
   void Pump();
   // No stream grows any more, and none is added.
   void End();
@@ -49,7 +53,11 @@ class LogFeed {
   struct Reader;
 
   void Begin(Reader& reader, const Key& key);
+  void Enqueue(const Key& key);
   void Enqueue(Reader& reader, const Key& key);
+  uint64_t EndFor(const Reader& reader, const Key& key) const;
+  void AwaitLines();
+  void OnLinesDue();
   bool SendNext(Reader& reader);
   bool SendPiece(Reader& reader, const Key& key);
   bool IsAtEnd(const Reader& reader) const;
@@ -62,6 +70,9 @@ class LogFeed {
   OnStuck on_stuck_;
   std::map<Key, LogStream*> streams_;
   std::list<Reader> readers_;
+  UnfinishedLines lines_;
+  TimePoint lines_due_ = kNever;  // as lines_timer_ knows
+  loop::Timer lines_timer_;
   bool ended_ = false;
   bool told_stuck_ = false;
   TimePoint give_up_at_ = kNever;  // once ended, as long as a spool cannot be read

@@ -205,15 +205,29 @@ absl::StatusOr<size_t> LogStream::MoveTo(int pipe, uint64_t offset, size_t room)
   return static_cast<size_t>(n);
 }
 
-std::string LogStream::Tail(size_t lines, size_t bytes) const {
-  std::string text(std::min<uint64_t>(size() - kept_from(), bytes), '\0');
+// As far as it can be read.
+std::string LogStream::Last(uint64_t bytes) const {
+  std::string text(bytes, '\0');
   for (size_t have = 0; have < text.size();) {
-    const SpoolFile::Place place = spool_.Find(size() - text.size() + have);
+    const SpoolFile::Place place = spool_.Find(size() - bytes + have);
     const ssize_t n =
         pread(place.fd, &text[have], std::min<uint64_t>(text.size() - have, place.bytes), place.at);
     if (n <= 0) text.resize(have);
     if (n > 0) have += static_cast<size_t>(n);
   }
+  return text;
+}
+
+uint64_t LogStream::EndOfLines(uint64_t from, uint64_t most) const {
+  const uint64_t bytes = std::min({size() - from, size() - kept_from(), most});
+  const std::string text = Last(bytes);
+  if (text.size() < bytes) return size();
+  const size_t at = text.rfind('\n');
+  return at == std::string::npos ? 0 : size() - bytes + at + 1;
+}
+
+std::string LogStream::Tail(size_t lines, size_t bytes) const {
+  std::string text = Last(std::min<uint64_t>(size() - kept_from(), bytes));
   size_t at = text.size();
   // The newline that ends the last line is not one that begins another.
   if (at > 0 && text[at - 1] == '\n') --at;

@@ -67,7 +67,12 @@ void WorkerLogs::Discard() {
 }
 
 void WorkerLogs::Drain(Worker& worker) {
-  for (v1::StreamKind kind : kStreams) (void)worker.log(kind).Drain();
+  for (v1::StreamKind kind : kStreams) {
+    (void)worker.log(kind).Drain();
+    // Nobody ends its last line any more.
+    feed_.LetGo({worker.rank(), kind});
+    OnGrown(worker.rank(), kind);
+  }
 }
 
 void WorkerLogs::DrainAll(loop::Task done) {

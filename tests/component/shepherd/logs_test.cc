@@ -290,6 +290,46 @@ TEST_F(LogsTest, ManySmallWritesComeInFewFrames) {
   EXPECT_LT(reports_, 60);
 }
 
+// A launcher would be woken for each state of a bar.
+TEST_F(LogsTest, ABarComesTenTimesASecond) {
+  const TimePoint begin = Clock::now();
+  Start(Shell(1, "while true; do printf '\\rstep'; sleep 0.005; done"));
+  ASSERT_TRUE(Until([&] { return log_frames_ >= 11; }));
+  EXPECT_GE(Clock::now() - begin, std::chrono::seconds(1));
+  EXPECT_GT(Out().size(), 11u * 5u) << "each has what came meanwhile";
+  Stop(0);
+  ASSERT_TRUE(UntilFinished());
+  EXPECT_EQ(Out().size(), logs_[LogKey(0, v1::STREAM_KIND_STDOUT)].end);
+}
+
+TEST_F(LogsTest, TextWithoutALineEndComesWhileItsWorkerRuns) {
+  Start(Shell(1, "printf one; sleep 0.02; printf two; echo line >&2; exec sleep 600"));
+  ASSERT_TRUE(Until([&] { return Out() == "onetwo" && Err() == "line\n"; }));
+  Stop(0);
+  ASSERT_TRUE(UntilFinished());
+}
+
+// Its helper may keep the pipe, and is no reason to wait.
+TEST_F(LogsTest, TextWithoutALineEndComesAtTheEndOfItsWorker) {
+  Start(Shell(1, "printf one; sleep 0.02; sleep 600 & printf two"));
+  ASSERT_TRUE(Until([&] { return Out() == "onetwo"; }));
+  Stop(0);
+  ASSERT_TRUE(UntilFinished());
+}
+
+// What is there is there, also what no reader that follows has yet.
+TEST_F(LogsTest, APieceHasTheUnfinishedLineAsWell) {
+  Start(Shell(1, "while true; do printf x; sleep 0.005; done"));
+  ASSERT_TRUE(Until([&] { return sizes_[LogKey(0, v1::STREAM_KIND_STDOUT)] > 0; }));
+  uint64_t bytes = 0;
+  auto reader =
+      ReadLogs(One(0, 0, 1 << 20), [&](const auto&, absl::string_view d) { bytes += d.size(); });
+  ASSERT_TRUE(Until([&] { return reader->end.has_value(); }));
+  EXPECT_EQ(bytes, reader->end->size());
+  Stop(0);
+  ASSERT_TRUE(UntilFinished());
+}
+
 TEST_F(LogsTest, TheReportOfAFailureHasTheLastLinesOfStderr) {
   Start(Shell(1, "i=0; while [ $i -lt 100 ]; do echo line $i >&2; i=$((i+1)); done; exit 1"));
   ASSERT_TRUE(UntilFinished());
