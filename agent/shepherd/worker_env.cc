@@ -207,8 +207,27 @@ void SetNetwork(const v1::JobPart& part, EnvBuilder* env) {
   env->SetIfUnset("TP_SOCKET_IFNAME", name);
 }
 
+// The user does, by any of the names that MPICH reads.
+bool NamesMpichInterface(const v1::WorkerSpec& worker, const EnvBuilder& env) {
+  for (const char* prefix : {"MPICH_", "MPIR_PARAM_", "MPIR_CVAR_"}) {
+    for (const char* name : {"INTERFACE_HOSTNAME", "CH3_INTERFACE_HOSTNAME", "NETWORK_IFACE",
+                             "NEMESIS_TCP_NETWORK_IFACE"}) {
+      if (env.Has(absl::StrCat(prefix, name))) return true;
+    }
+  }
+  return env.Has(absl::StrCat("MPICH_INTERFACE_HOSTNAME_R", worker.rank()));
+}
+
+// For MPICH's ch3:tcp, which looks the text up with gethostbyname: an IPv6 address would end
+// MPI_Init, as would one beside the name of an interface.
+void SetMpichAddress(const std::string& address, const v1::WorkerSpec& worker, EnvBuilder* env) {
+  if (absl::StrContains(address, ':') || NamesMpichInterface(worker, *env)) return;
+  env->SetIfUnset("MPIR_CVAR_INTERFACE_HOSTNAME", address);
+}
+
 // By itself MPI uses any interface, docker0 too, behind whose address each host meets itself.
-void SetMpiNetwork(const v1::JobPart& part, const NodeTraits& node, EnvBuilder* env) {
+void SetMpiNetwork(const v1::JobPart& part, const v1::WorkerSpec& worker, const NodeTraits& node,
+                   EnvBuilder* env) {
   const std::string& name = part.network().interface_name();
   const std::string& address = part.network().address();
   if (name.empty() || absl::StartsWith(address, "127.") || address == "::1") return;
@@ -221,6 +240,7 @@ void SetMpiNetwork(const v1::JobPart& part, const NodeTraits& node, EnvBuilder* 
   for (const char* provider : {"TCP", "SOCKETS"}) {
     env->SetIfUnset(absl::StrCat("FI_", provider, "_IFACE"), name);
   }
+  SetMpichAddress(address, worker, env);
   // It would take a faster network away as well.
   if (!node.rdma) env->SetIfUnset("UCX_NET_DEVICES", name);
 }
@@ -303,7 +323,7 @@ std::vector<std::string> WorkerEnv::Of(const v1::WorkerSpec& worker, const Worke
   if (has(v1::CONTRACT_SAGEMAKER)) SetSagemaker(part_, worker, env);
   if (has(v1::CONTRACT_TORCHRUN_AGENT)) SetTorchrunAgent(part_, env);
   if (part_.contracts_size() > 0) SetNetwork(part_, &env);
-  if (has(v1::CONTRACT_MPI)) SetMpiNetwork(part_, ties.traits, &env);
+  if (has(v1::CONTRACT_MPI)) SetMpiNetwork(part_, worker, ties.traits, &env);
   SetDtrain(part_, worker, ties, &env);
   SetGpus(worker, &env);
   // A container has a home of its own.

@@ -49,7 +49,7 @@ const std::vector<Group>& Groups() {
       {"the interface of the node's address",
        {"NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME",
         "OMPI_MCA_btl_tcp_if_include", "OMPI_MCA_oob_tcp_if_include", "PRTE_MCA_prte_if_include",
-        "FI_TCP_IFACE", "FI_SOCKETS_IFACE", "UCX_NET_DEVICES"}},
+        "FI_TCP_IFACE", "FI_SOCKETS_IFACE", "UCX_NET_DEVICES", "MPIR_CVAR_INTERFACE_HOSTNAME"}},
       {"on the node's own disk, as the home is on a network file system (--node-caches)",
        {"CUDA_CACHE_PATH", "TORCHINDUCTOR_CACHE_DIR", "TORCH_EXTENSIONS_DIR", "TRITON_CACHE_DIR"}},
       {"the rank's devices (--gpu-bind)", {"CUDA_VISIBLE_DEVICES"}},

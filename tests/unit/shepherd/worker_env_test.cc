@@ -388,6 +388,26 @@ TEST_F(WorkerEnvTest, MpiUsesTheNetworkThatWasProven) {
   EXPECT_EQ(env["FI_TCP_IFACE"], "eth1");
 }
 
+TEST_F(WorkerEnvTest, MpichHasTheAddressThatWasProven) {
+  const std::string name = "MPIR_CVAR_INTERFACE_HOSTNAME";
+  EXPECT_EQ(Build()[name], "10.0.0.2");
+  // Both would end MPI_Init, and the older names would lose against ours.
+  for (const char* own : {"MPIR_CVAR_NETWORK_IFACE", "MPICH_NEMESIS_TCP_NETWORK_IFACE",
+                          "MPICH_INTERFACE_HOSTNAME", "MPICH_INTERFACE_HOSTNAME_R3"}) {
+    part_.clear_env();
+    Forward(own, "x");
+    EXPECT_THAT(Build(), Not(Contains(Key(name)))) << own;
+  }
+  part_.clear_env();
+  Forward(name, "10.1.0.2");
+  EXPECT_EQ(Build()[name], "10.1.0.2");
+  part_.clear_env();
+  for (const char* address : {"fd00::2", "127.0.0.1"}) {
+    part_.mutable_network()->set_address(address);
+    EXPECT_THAT(Build(), Not(Contains(Key(name)))) << address;
+  }
+}
+
 TEST_F(WorkerEnvTest, MpiKeepsItsNetworksWhereItHasBetterOrOthers) {
   Env env = Build(1, {.traits = {.rdma = true}});
   EXPECT_EQ(env.count("UCX_NET_DEVICES"), 0u);
