@@ -15,7 +15,7 @@ using Deadline = std::chrono::steady_clock::time_point;
 
 // Raised with every change of what ranks tell each other, and the first line of what each tells
 // first: other builds are refused by name.
-constexpr std::string_view kWireVersion = "dtrain-7";
+constexpr std::string_view kWireVersion = "dtrain-8";
 
 // The text of a rank of this build, with kWireVersion in front, and back. Anything else is an error
 // that names the rank.

@@ -11,8 +11,7 @@
 
 namespace dtrain::runtime {
 
-// What ranks must agree on in a collective, as one process tells another. No int64 of it is the
-// least there is.
+// What ranks must agree on in a collective, as one process tells another.
 struct Outline {
   uint64_t count;
   uint32_t name;    // NameHash, 0 for none

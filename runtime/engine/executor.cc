@@ -98,18 +98,17 @@ MaybeError Executor::PrepareForDevice(Operation& operation) const {
 // Returns at the end of the collective.
 MaybeError Executor::RunOnDevice(Operation& operation, Spent& spent) {
   Group& group = *operation.group;
-  auto via = negotiator_.AgreeOnCall(group, operation, spent);
-  if (!via.ok()) return via.error();
+  if (MaybeError error = negotiator_.AgreeOnCall(group, operation, spent)) return error;
   const int64_t agreed_ns = NowNs();
   if (spent.begin_ns != 0) spent.negotiate_ns = agreed_ns - spent.begin_ns;
-  if (*via == Via::kHost) return Transfer(group, operation.what, spent);
+  if (operation.via == Via::kHost) return Transfer(group, operation.what, spent);
   auto turn = TakeTurn(group);
   if (!turn.ok()) return turn.error();
   DeviceCommunicator::Work work;
   work.all = {operation.what};
   work.all[0].number = operation.number;
   work.after = {std::move(operation.after)};
-  work.direct = *via == Via::kDevice;
+  work.direct = operation.via == Via::kDevice;
   auto ticket = group.device->Launch(std::move(work), group.timeout.load(), nullptr);
   if (!ticket.ok()) return ticket.error();
   turn->reset();
@@ -207,9 +206,9 @@ Error Executor::Break(const Operation& operation, Error error) {
   // A rank that has left will not come: it is of no interest how this collective would have begun.
   const bool has_left = located.code == DTRAIN_ERROR_MISMATCH && IsLeaving(text);
   for (const auto& [opening, who] :
-       {std::pair(Negotiator::Opening(),
+       {std::pair(Negotiator::Opening(kMostOffered),
                   "asynchronous collectives, dtrain_group_create and dtrain_join begin"),
-        std::pair(Negotiator::CallOpening(), "blocking collectives on GPUs begin"),
+        std::pair(Negotiator::Opening(1), "blocking collectives on GPUs begin"),
         std::pair(Negotiator::RegistrationOpening(), "dtrain_register begins")}) {
     const std::string described = Describe(opening);
     const size_t at = text.find(described);

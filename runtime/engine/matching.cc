@@ -2,18 +2,23 @@
 #include "runtime/engine/matching.h"
 
 #include <algorithm>
+#include <cstring>
 #include <limits>
 #include <unordered_map>
 #include <unordered_set>
+
+#include "runtime/base/result.h"
 
 namespace dtrain::runtime {
 namespace {
 
 constexpr int32_t kNotReady = std::numeric_limits<int32_t>::max();
-constexpr size_t kHashesAt = 1, kComplementsAt = kHashesAt + kMostOffered;
-constexpr size_t kMostAt = kOfferWords - 2, kJoinedAt = kOfferWords - 1;
+// Of an offer. Each hash is followed by its complement.
+constexpr size_t kCountAt = 0, kMostAt = 1, kJoinedAt = 2, kHashesAt = 3;
 
+// Of a list.
 constexpr int64_t kJoinedBit = 1, kStuckBit = 2, kOverdueBit = 4;
+constexpr size_t kNameAt = 2, kShapeAt = kNameAt + kNameWords;
 
 uint64_t Mix(uint64_t hash, uint64_t word) {
   hash = (hash ^ word) * 0x9e3779b97f4a7c15;
@@ -24,6 +29,23 @@ uint64_t HashOf(std::string_view text) {
   uint64_t hash = 0xcbf29ce484222325;  // FNV-1a
   for (const char c : text) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001b3;
   return Mix(hash, text.size());
+}
+
+void PackText(std::string text, size_t room, int64_t* words) {
+  room *= sizeof(int64_t);
+  if (text.size() > room) text = "..." + text.substr(text.size() - room + 3);
+  std::memcpy(words, text.data(), text.size());
+}
+
+std::string UnpackText(const int64_t* words, size_t room) {
+  const std::string text(reinterpret_cast<const char*>(words), room * sizeof(int64_t));
+  return Printable(text.substr(0, text.find('\0')));
+}
+
+bool MayBeJoined(const Outline& outline) {
+  const auto what = CollectiveOf(outline);
+  return what && what->kind == Collective::Kind::kAllreduce &&
+         (what->op == DTRAIN_SUM || what->op == DTRAIN_AVG);
 }
 
 }  // namespace
@@ -43,25 +65,26 @@ uint64_t SignatureOf(const Collective& what, std::string_view shape) {
   return Mix(Mix(hash, what.count), HashOf(shape));
 }
 
-std::vector<int32_t> MakeOffer(std::span<const Pending> pending) {
-  std::vector<int32_t> offer(kOfferWords, kNotReady);
-  const size_t count = std::min(pending.size(), kMostOffered);
-  offer[0] = static_cast<int32_t>(count);
+std::vector<int32_t> MakeOffer(std::span<const Pending> pending, size_t most) {
+  std::vector<int32_t> offer(OfferWords(most), kNotReady);
+  const size_t count = std::min(pending.size(), most);
+  offer[kCountAt] = static_cast<int32_t>(count);
+  offer[kMostAt] = ~static_cast<int32_t>(std::min<size_t>(pending.size(), kNotReady - 1));
   uint64_t hash = 0;
   for (size_t i = 0; i < count; ++i) {
     hash = Mix(Mix(Mix(hash, pending[i].key), pending[i].signature), pending[i].registered);
     hash = Mix(hash, static_cast<uint64_t>(pending[i].via));
     // The lowest complement is the complement of the highest: equal ends mean equal hashes.
     const auto word = static_cast<int32_t>(static_cast<uint32_t>(hash >> 32));
-    offer[kHashesAt + i] = word;
-    offer[kComplementsAt + i] = ~word;
+    offer[kHashesAt + 2 * i] = word;
+    offer[kHashesAt + 2 * i + 1] = ~word;
   }
-  offer[kMostAt] = ~static_cast<int32_t>(std::min<size_t>(pending.size(), kNotReady - 1));
   return offer;
 }
 
 std::vector<int32_t> MakeJoinedOffer() {
-  std::vector<int32_t> offer(kOfferWords, kNotReady);
+  std::vector<int32_t> offer = MakeOffer({});
+  offer[kCountAt] = offer[kMostAt] = kNotReady;
   offer[kJoinedAt] = 0;
   return offer;
 }
@@ -69,32 +92,17 @@ std::vector<int32_t> MakeJoinedOffer() {
 Agreement ReadOffers(const std::vector<int32_t>& lowest) {
   Agreement agreement;
   agreement.joined = lowest[kJoinedAt] == 0;
-  agreement.all_joined = agreement.joined && lowest[0] == kNotReady;
+  agreement.all_joined = agreement.joined && lowest[kCountAt] == kNotReady;
   if (agreement.all_joined) return agreement;
-  const auto ready = static_cast<size_t>(std::clamp<int32_t>(lowest[0], 0, kMostOffered));
-  while (agreement.count < ready &&
-         lowest[kHashesAt + agreement.count] == ~lowest[kComplementsAt + agreement.count]) {
-    ++agreement.count;
-  }
+  const auto room = static_cast<int32_t>((lowest.size() - kHashesAt) / 2);
+  const auto ready = static_cast<size_t>(std::clamp<int32_t>(lowest[kCountAt], 0, room));
+  const auto alike = [&](size_t i) {
+    return lowest[kHashesAt + 2 * i] == ~lowest[kHashesAt + 2 * i + 1];
+  };
+  while (agreement.count < ready && alike(agreement.count)) ++agreement.count;
   agreement.differs = agreement.count == 0;
   agreement.most = static_cast<size_t>(std::max(~lowest[kMostAt], 0));
   return agreement;
-}
-
-std::vector<int32_t> MakeCall(const Pending& pending) {
-  const uint64_t hash = Mix(Mix(0, pending.key), pending.signature);
-  const auto high = static_cast<int32_t>(static_cast<uint32_t>(hash >> 32));
-  const auto low = static_cast<int32_t>(static_cast<uint32_t>(hash));
-  const uint64_t folded = pending.registered ^ (pending.registered >> 32);
-  const auto registered = static_cast<int32_t>(static_cast<uint32_t>(folded));
-  const auto via = static_cast<int32_t>(pending.via);
-  return {high, ~high, low, ~low, via, ~via, registered, ~registered};
-}
-
-std::optional<Via> ReadCalls(const std::vector<int32_t>& lowest) {
-  if (lowest[0] != ~lowest[1] || lowest[2] != ~lowest[3]) return std::nullopt;
-  const bool alike = lowest[4] == ~lowest[5] && lowest[6] == ~lowest[7] && IsVia(lowest[4]);
-  return alike ? static_cast<Via>(lowest[4]) : Via::kStaged;
 }
 
 std::vector<int64_t> PackList(const PendingList& list, size_t room) {
@@ -102,12 +110,16 @@ std::vector<int64_t> PackList(const PendingList& list, size_t room) {
   words[0] = (list.joined ? kJoinedBit : 0) | (list.stuck ? kStuckBit : 0) |
              (list.overdue ? kOverdueBit : 0);
   words[1] = static_cast<int64_t>(list.pending.size());
+  PackText(list.name, kNameWords, &words[kNameAt]);
+  PackText(list.shape, kShapeWords, &words[kShapeAt]);
   for (size_t i = 0; i < list.pending.size(); ++i) {
+    const Pending& pending = list.pending[i];
     int64_t* const at = &words[ListWords(i)];
-    at[0] = static_cast<int64_t>(list.pending[i].key);
-    at[1] = static_cast<int64_t>(list.pending[i].signature);
-    at[2] = static_cast<int64_t>(list.pending[i].registered);
-    at[3] = static_cast<int64_t>(list.pending[i].via);
+    at[0] = static_cast<int64_t>(pending.key);
+    at[1] = static_cast<int64_t>(pending.signature);
+    at[2] = static_cast<int64_t>(pending.registered);
+    at[3] = static_cast<int64_t>(pending.via);
+    std::memcpy(at + 4, &pending.outline, sizeof(pending.outline));
   }
   return words;
 }
@@ -115,18 +127,22 @@ std::vector<int64_t> PackList(const PendingList& list, size_t room) {
 std::optional<PendingList> UnpackList(std::span<const int64_t> words) {
   if (words.size() < ListWords(0) || words[0] < 0 || words[1] < 0) return std::nullopt;
   const auto count = static_cast<uint64_t>(words[1]);
-  if (count > (words.size() - ListWords(0)) / 4) return std::nullopt;
+  if (count > (words.size() - ListWords(0)) / kRowWords) return std::nullopt;
   PendingList list;
   list.joined = (words[0] & kJoinedBit) != 0;
   list.stuck = (words[0] & kStuckBit) != 0;
   list.overdue = (words[0] & kOverdueBit) != 0;
   if (list.joined != (count == 0)) return std::nullopt;  // nobody else comes without a collective
+  list.name = UnpackText(&words[kNameAt], kNameWords);
+  list.shape = UnpackText(&words[kShapeAt], kShapeWords);
   std::unordered_set<uint64_t> keys;  // each waits once: `Match` counts ranks by it
   for (size_t i = 0; i < count; ++i) {
     const int64_t* const at = &words[ListWords(i)];
-    if (!IsVia(at[3]) || !keys.insert(static_cast<uint64_t>(at[0])).second) return std::nullopt;
-    list.pending.push_back({static_cast<uint64_t>(at[0]), static_cast<uint64_t>(at[1]),
-                            static_cast<uint64_t>(at[2]), static_cast<Via>(at[3])});
+    Pending pending{static_cast<uint64_t>(at[0]), static_cast<uint64_t>(at[1]),
+                    static_cast<uint64_t>(at[2]), static_cast<Via>(at[3])};
+    std::memcpy(&pending.outline, at + 4, sizeof(pending.outline));
+    if (!IsVia(at[3]) || !keys.insert(pending.key).second) return std::nullopt;
+    list.pending.push_back(pending);
   }
   return list;
 }
@@ -134,8 +150,7 @@ std::optional<PendingList> UnpackList(std::span<const int64_t> words) {
 Matches Match(const std::vector<PendingList>& lists) {
   struct Seen {
     size_t ranks = 0;
-    uint64_t signature = 0, registered = 0;
-    Via via = Via::kHost;
+    Pending what;
     bool differs = false;
   };
   std::unordered_map<uint64_t, Seen> all;
@@ -151,20 +166,22 @@ Matches Match(const std::vector<PendingList>& lists) {
     if (first == nullptr) first = &list;
     for (const Pending& entry : list.pending) {
       Seen& seen = all[entry.key];
-      seen.differs |= seen.ranks > 0 && seen.signature != entry.signature;
-      const bool alike = seen.via == entry.via && seen.registered == entry.registered;
-      seen.via = seen.ranks == 0 || alike ? entry.via : Via::kStaged;
-      seen.signature = entry.signature;
-      seen.registered = entry.registered;
-      ++seen.ranks;
+      if (seen.ranks++ == 0) seen.what = entry;
+      seen.differs |= seen.what.signature != entry.signature;
+      const bool alike = seen.what.via == entry.via && seen.what.registered == entry.registered;
+      if (!alike) seen.what.via = Via::kStaged;
     }
   }
+  const bool joined = ranks < lists.size();
   for (size_t i = 0; first != nullptr && i < first->pending.size(); ++i) {
-    const uint64_t key = first->pending[i].key;
-    const Seen& seen = all[key];
+    Seen& seen = all[first->pending[i].key];
     if (seen.ranks != ranks) continue;
-    (seen.differs ? matches.differing : matches.common).push_back(key);
-    if (!seen.differs) matches.vias.push_back(seen.via);
+    if (seen.differs || (joined && !MayBeJoined(seen.what.outline))) {
+      matches.differing.push_back(seen.what.key);
+      continue;
+    }
+    if (joined && seen.what.via == Via::kDevice) seen.what.via = Via::kStaged;  // zeros of the host
+    matches.common.push_back(seen.what);
   }
   const bool any = !matches.common.empty() || !matches.differing.empty();
   matches.hopeless &= !any;

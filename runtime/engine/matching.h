@@ -5,11 +5,13 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
 #include "runtime/base/collective.h"
 #include "runtime/base/device.h"
+#include "runtime/base/outline.h"
 
 namespace dtrain::runtime {
 
@@ -26,6 +28,7 @@ struct Pending {
   uint64_t signature = 0;
   uint64_t registered = 0;  // DeviceCommunicator::RegisteredUse
   Via via = Via::kHost;
+  Outline outline{};  // for ranks in dtrain_join, and for error texts
 };
 
 // Of the collective called `name`; of the `ordinal`-th of the group's without one when it is empty.
@@ -38,10 +41,12 @@ uint64_t SignatureOf(const Collective& what, std::string_view shape);
 // Each rank offers how many it has, and a hash of the first, the first two, and so on. One
 // all-reduce with MIN over all offers tells everybody how many are ready everywhere, and whether
 // they are the same.
-constexpr size_t kMostOffered = 128;                  // one offer is about at most so many
-constexpr size_t kOfferWords = 3 + 2 * kMostOffered;  // int32
+// A blocking collective is an offer of one: so few words need no buffers of their own.
+constexpr size_t kMostOffered = 128;                               // in one offer
+constexpr size_t OfferWords(size_t most) { return 3 + 2 * most; }  // int32
 
-std::vector<int32_t> MakeOffer(std::span<const Pending> pending);
+// Of the first `most` of `pending`.
+std::vector<int32_t> MakeOffer(std::span<const Pending> pending, size_t most = kMostOffered);
 // Of a rank that is in dtrain_join: it has no operations, and goes along with any.
 std::vector<int32_t> MakeJoinedOffer();
 
@@ -55,33 +60,31 @@ struct Agreement {
 // From the MIN over all ranks' offers. The same on every rank.
 Agreement ReadOffers(const std::vector<int32_t>& lowest);
 
-// ---- A blocking collective ----
-//
-// Likewise with MIN, and with so few words that the exchange needs no buffers of its own.
-constexpr size_t kCallWords = 8;  // int32
-std::vector<int32_t> MakeCall(const Pending& pending);
-// From the MIN over all ranks'. nullopt: they are not the same.
-std::optional<Via> ReadCalls(const std::vector<int32_t>& lowest);
-
-// ---- Otherwise: each rank lists what it has pending ----
+// ---- Otherwise, and for ranks in dtrain_join: each rank lists what it has pending ----
 
 struct PendingList {
   bool joined = false;   // in dtrain_join: nothing pending
   bool stuck = false;    // waits for one of them, and makes no other before that is done
   bool overdue = false;  // one of them has been pending for the time limit of a collective
   std::vector<Pending> pending;
+  std::string name = {}, shape = {};  // the caller's for the first entry, for error texts
 };
 
-// A list as int64 words, padded for `room` entries, at least as many as it has.
-constexpr size_t ListWords(size_t room) { return 2 + 4 * room; }
+// A list as int64 words, padded for `room` entries, at least as many as it has. Names and shapes
+// that are too long lose their beginning.
+constexpr size_t kNameWords = 16, kShapeWords = 8;
+constexpr size_t kRowWords = 4 + sizeof(Outline) / sizeof(int64_t);
+constexpr size_t ListWords(size_t room) { return 2 + kNameWords + kShapeWords + kRowWords * room; }
 std::vector<int64_t> PackList(const PendingList& list, size_t room);
 // nullopt when no rank of this version says so.
 std::optional<PendingList> UnpackList(std::span<const int64_t> words);
 
 struct Matches {
-  std::vector<uint64_t> common;     // to run, as the first rank that has not joined orders them
-  std::vector<Via> vias;            // of these
-  std::vector<uint64_t> differing;  // pending on all ranks, but not as the same thing
+  // To run, in the order of the first rank that has not joined; `via` is what all ranks use.
+  std::vector<Pending> common;
+  // Keys that are pending on all ranks, but for different collectives, or for one that a rank in
+  // dtrain_join cannot take part in.
+  std::vector<uint64_t> differing;
   bool hopeless = false;  // neither, and none can come: every rank waits for one of its own
   bool overdue = false;   // neither, and some rank has waited for too long
 };

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/engine/negotiator.h"
 
-#include <algorithm>
 #include <chrono>
 #include <span>
 #include <string>
@@ -15,29 +14,41 @@ namespace {
 
 // A rank with more pending than this has not told the truth.
 constexpr size_t kMostListed = size_t{1} << 22;
-// Of an operation that ranks in dtrain_join hear of: its outline and its Via.
-constexpr size_t kSharedWords = kOutlineWords + 1;
 
-Collective Gather(const std::vector<int64_t>& mine, std::vector<int64_t>& all, int ranks) {
-  all.resize(mine.size() * static_cast<size_t>(ranks));
+Collective Own(Collective::Kind kind, dtrain_type type, size_t count) {
   Collective what;
-  what.kind = Collective::Kind::kAllgather;
-  what.type = DTRAIN_INT64;
-  what.count = mine.size();
-  what.input = mine.data();
-  what.output = all.data();
+  what.kind = kind;
+  what.type = type;
+  what.count = count;
   return what;
 }
 
-bool MayBeJoined(const Collective& what) {
-  return what.kind == Collective::Kind::kAllreduce &&
-         (what.op == DTRAIN_SUM || what.op == DTRAIN_AVG);
+// Without operations: of a rank that is in dtrain_join.
+PendingList ListOf(const std::vector<Operation*>& operations, bool stuck) {
+  PendingList list;
+  list.joined = operations.empty();
+  list.stuck = stuck;
+  const auto now = std::chrono::steady_clock::now();
+  for (const Operation* operation : operations) {
+    list.pending.push_back(operation->pending);
+    list.overdue |= now - operation->added > operation->group->timeout.load();
+  }
+  if (list.joined) return list;
+  list.name = operations[0]->name;
+  list.shape = operations[0]->shape;
+  return list;
 }
 
 std::unordered_map<uint64_t, Operation*> ByKey(const std::vector<Operation*>& operations) {
   std::unordered_map<uint64_t, Operation*> by_key;
   for (Operation* operation : operations) by_key.emplace(operation->pending.key, operation);
   return by_key;
+}
+
+Negotiator::Verdict RefuseAll(const std::vector<Operation*>& operations, const Error& error) {
+  Negotiator::Verdict verdict;
+  for (Operation* operation : operations) verdict.refused.push_back({operation, error});
+  return verdict;
 }
 
 Error NotOfThisVersion(size_t rank) {
@@ -48,27 +59,14 @@ Error NotOfThisVersion(size_t rank) {
 
 }  // namespace
 
-Collective Negotiator::Opening() {
-  Collective what;
-  what.kind = Collective::Kind::kAllreduce;
-  what.count = kOfferWords;
-  what.type = DTRAIN_INT32;
+Collective Negotiator::Opening(size_t most) {
+  Collective what = Own(Collective::Kind::kAllreduce, DTRAIN_INT32, OfferWords(most));
   what.op = DTRAIN_MIN;
   return what;
 }
 
-Collective Negotiator::CallOpening() {
-  Collective what = Opening();
-  what.count = kCallWords;
-  return what;
-}
-
 Collective Negotiator::RegistrationOpening() {
-  Collective what;
-  what.kind = Collective::Kind::kAllgather;
-  what.count = 1;
-  what.type = DTRAIN_INT64;
-  return what;
+  return Own(Collective::Kind::kAllgather, DTRAIN_INT64, 1);
 }
 
 MaybeError Negotiator::RunOwn(Group& group, Collective what, Spent& spent) {
@@ -78,187 +76,106 @@ MaybeError Negotiator::RunOwn(Group& group, Collective what, Spent& spent) {
 
 MaybeError Negotiator::GatherOwn(Group& group, const std::vector<int64_t>& mine,
                                  std::vector<int64_t>& all, Spent& spent) {
-  return RunOwn(group, Gather(mine, all, group.size), spent);
+  all.resize(mine.size() * static_cast<size_t>(group.size));
+  Collective what = Own(Collective::Kind::kAllgather, DTRAIN_INT64, mine.size());
+  what.input = mine.data();
+  what.output = all.data();
+  return RunOwn(group, what, spent);
 }
 
 Result<Agreement> Negotiator::ExchangeOffers(Group& group, std::vector<int32_t> offer,
                                              Spent& spent) {
-  Collective what = Opening();
+  Collective what = Opening(kMostOffered);
+  what.count = offer.size();
   what.input = offer.data();
   what.output = offer.data();
   if (MaybeError error = RunOwn(group, what, spent)) return *error;
   return ReadOffers(offer);
 }
 
-Result<Matches> Negotiator::ExchangeLists(Group& group, const PendingList& mine, size_t most,
-                                          Spent& spent) {
-  if (most < mine.pending.size() || most > kMostListed) {
-    return Error{DTRAIN_ERROR_INTERNAL, "a list of " + std::to_string(most) + " collectives for " +
+Result<std::vector<PendingList>> Negotiator::ExchangeLists(Group& group, const PendingList& mine,
+                                                           size_t room, Spent& spent) {
+  if (room < mine.pending.size() || room > kMostListed) {
+    return Error{DTRAIN_ERROR_INTERNAL, "a list of " + std::to_string(room) + " collectives for " +
                                             std::to_string(mine.pending.size())};
   }
-  const std::vector<int64_t> words = PackList(mine, most);
+  const std::vector<int64_t> words = PackList(mine, room);
   std::vector<int64_t> all;
-  if (MaybeError error = RunOwn(group, Gather(words, all, group.size), spent)) return *error;
+  if (MaybeError error = GatherOwn(group, words, all, spent)) return *error;
   std::vector<PendingList> lists;
   for (size_t r = 0; r < static_cast<size_t>(group.size); ++r) {
     auto list = UnpackList(std::span(all).subspan(r * words.size(), words.size()));
     if (!list) return NotOfThisVersion(r);
     lists.push_back(std::move(*list));
   }
-  return Match(lists);
+  return lists;
 }
 
-Result<std::string> Negotiator::ExchangeStatements(Group& group, const Operation* mine) {
-  std::vector<int64_t> words(kStatementWords), all;
-  if (mine != nullptr) {
-    PackStatement(mine->what, mine->name, mine->shape, words.data());
-  } else {
-    PackJoined(words.data());
-  }
+Result<std::string> Negotiator::Compare(Group& group, const std::vector<Operation*>& mine) {
   Spent spent;
-  if (MaybeError error = RunOwn(group, Gather(words, all, group.size), spent)) return *error;
-  return CompareStatements(all, group.members);
+  const auto lists = ExchangeLists(group, ListOf(mine, false), 1, spent);
+  if (!lists.ok()) return lists.error();
+  return CompareFirst(*lists, group.members);
 }
 
 Result<Negotiator::Verdict> Negotiator::Agree(Group& group, const std::vector<Operation*>& mine,
-                                              bool stuck, Spent& spent) {
+                                              bool stuck, Spent& spent, size_t most) {
   Verdict verdict;
-  if (group.size == 1) {
-    verdict.run = mine;
-    return verdict;
-  }
+  verdict.run = mine;
+  if (group.size == 1) return verdict;
   std::vector<Pending> pending;
   for (const Operation* operation : mine) pending.push_back(operation->pending);
-  auto agreement = ExchangeOffers(group, MakeOffer(pending), spent);
+  auto agreement = ExchangeOffers(group, MakeOffer(pending, most), spent);
   if (!agreement.ok()) return agreement.error();
-  if (agreement->differs) {
-    auto matched = MatchLists(group, mine, stuck, agreement->most, spent);
-    if (!matched.ok()) return matched.error();
-    verdict = std::move(*matched);
-  } else if (agreement->count > mine.size()) {
+  if (agreement->differs) return MatchLists(group, mine, stuck, agreement->most, spent);
+  if (agreement->count > mine.size()) {
     return Error{DTRAIN_ERROR_INTERNAL, "an agreement on " + std::to_string(agreement->count) +
                                             " of " + std::to_string(mine.size()) + " operations"};
-  } else {
-    verdict.run.assign(mine.begin(), mine.begin() + static_cast<ptrdiff_t>(agreement->count));
   }
-  if (agreement->joined && !verdict.run.empty()) {
-    // Its zeros are the host's.
-    for (Operation* operation : verdict.run) {
-      if (operation->via == Via::kDevice) operation->via = Via::kStaged;
-    }
-    if (MaybeError error = LeaveOutUnjoinable(group, verdict)) return *error;
-  }
-  return verdict;
+  verdict.run.resize(agreement->count);
+  if (!agreement->joined) return verdict;
+  return MatchLists(group, verdict.run, stuck, agreement->count, spent);
 }
 
 Result<Negotiator::Verdict> Negotiator::MatchLists(Group& group,
                                                    const std::vector<Operation*>& mine, bool stuck,
                                                    size_t most, Spent& spent) {
-  PendingList list;
-  list.stuck = stuck;
-  const auto now = std::chrono::steady_clock::now();
-  for (const Operation* operation : mine) {
-    list.pending.push_back(operation->pending);
-    list.overdue |= now - operation->added > group.timeout.load();
+  const PendingList list = ListOf(mine, stuck);
+  const auto lists = ExchangeLists(group, list, most, spent);
+  if (!lists.ok()) return lists.error();
+  const Matches matches = Match(*lists);
+  if (matches.hopeless) {
+    return RefuseAll(mine, {DTRAIN_ERROR_MISMATCH, CompareFirst(*lists, group.members)});
   }
-  auto matches = ExchangeLists(group, list, most, spent);
-  if (!matches.ok()) return matches.error();
-  if (matches->hopeless) return GiveUp(group, mine, "");
-  if (matches->overdue) {
+  if (matches.overdue) {
     // The ranks' limits need not be the same.
-    return GiveUp(group, mine,
-                  (list.overdue ? "" : "another rank's time was over; here ") + LimitText(group));
+    const char* const whose = list.overdue ? " (" : " (another rank's time was over; here ";
+    return RefuseAll(
+        mine, {DTRAIN_ERROR_TIMEOUT, "timed out: " + CompareFirst(*lists, group.members) + whose +
+                                         LimitText(group) + ")"});
   }
-  const auto by_key = ByKey(mine);
   Verdict verdict;
-  for (const uint64_t key : matches->differing) {
+  const auto by_key = ByKey(mine);
+  for (const uint64_t key : matches.differing) {
     Operation* operation = by_key.at(key);
-    auto text = ExchangeStatements(group, operation);
+    auto text = Compare(group, {operation});
     if (!text.ok()) return text.error();
     verdict.refused.push_back({operation, {DTRAIN_ERROR_MISMATCH, std::move(*text)}});
   }
-  for (size_t i = 0; i < matches->common.size(); ++i) {
-    verdict.run.push_back(by_key.at(matches->common[i]));
-    verdict.run.back()->via = matches->vias[i];
+  for (const Pending& common : matches.common) {
+    verdict.run.push_back(by_key.at(common.key));
+    verdict.run.back()->via = common.via;
   }
   return verdict;
 }
 
-Result<Negotiator::Verdict> Negotiator::GiveUp(Group& group, const std::vector<Operation*>& mine,
-                                               const std::string& limit) {
-  auto text = ExchangeStatements(group, mine[0]);
-  if (!text.ok()) return text.error();
-  Error error{DTRAIN_ERROR_MISMATCH, std::move(*text)};
-  if (!limit.empty()) {
-    error = {DTRAIN_ERROR_TIMEOUT, "timed out: " + error.message + " (" + limit + ")"};
-  }
-  Verdict verdict;
-  for (Operation* operation : mine) verdict.refused.push_back({operation, error});
-  return verdict;
-}
-
-Result<Via> Negotiator::AgreeOnCall(Group& group, const Operation& mine, Spent& spent) {
-  if (group.size == 1) return mine.via;
+MaybeError Negotiator::AgreeOnCall(Group& group, Operation& mine, Spent& spent) {
   // Nobody else's call of this number has this key unless it is the same.
-  std::vector<int32_t> words =
-      MakeCall({mine.number, SignatureOf(mine.what, mine.shape), mine.registered, mine.via});
-  Collective what = CallOpening();
-  what.input = words.data();
-  what.output = words.data();
-  if (MaybeError error = RunOwn(group, what, spent)) return *error;
-  const auto via = ReadCalls(words);
-  if (via) return *via;
-  auto text = ExchangeStatements(group, &mine);
-  if (!text.ok()) return text.error();
-  return Error{DTRAIN_ERROR_MISMATCH, std::move(*text)};
-}
-
-// ---- With ranks that are in dtrain_join ----
-
-Result<std::vector<std::optional<Negotiator::Joint>>> Negotiator::ShareWithJoined(
-    Group& group, size_t count, const std::vector<Operation*>& mine) {
-  std::vector<int64_t> words(count * kSharedWords, -1);
-  for (size_t i = 0; i < count; ++i) {
-    int64_t* const at = &words[i * kSharedWords];
-    mine.empty() ? PackJoined(at) : PackOutline(mine[i]->what, at);
-    if (!mine.empty()) at[kOutlineWords] = static_cast<int64_t>(mine[i]->via);
-  }
-  Collective what;
-  what.kind = Collective::Kind::kAllreduce;
-  what.type = DTRAIN_INT64;
-  what.op = DTRAIN_MAX;
-  what.count = words.size();
-  what.input = words.data();
-  what.output = words.data();
-  Spent spent;
-  if (MaybeError error = RunOwn(group, what, spent)) return *error;
-  std::vector<std::optional<Joint>> shared(count);
-  for (size_t i = 0; i < count; ++i) {
-    const int64_t* const at = &words[i * kSharedWords];
-    const auto known = UnpackOutline(at);
-    if (!known || !IsVia(at[kOutlineWords])) {
-      return Error{DTRAIN_ERROR_MISMATCH, "another rank announced an unknown collective"};
-    }
-    if (MayBeJoined(*known)) shared[i] = Joint{*known, static_cast<Via>(at[kOutlineWords])};
-  }
-  return shared;
-}
-
-MaybeError Negotiator::LeaveOutUnjoinable(Group& group, Verdict& verdict) {
-  auto shared = ShareWithJoined(group, verdict.run.size(), verdict.run);
-  if (!shared.ok()) return shared.error();
-  std::vector<Operation*> joinable;
-  for (size_t i = 0; i < shared->size(); ++i) {
-    if ((*shared)[i]) {
-      joinable.push_back(verdict.run[i]);
-      continue;
-    }
-    auto text = ExchangeStatements(group, verdict.run[i]);
-    if (!text.ok()) return text.error();
-    verdict.refused.push_back({verdict.run[i], {DTRAIN_ERROR_MISMATCH, std::move(*text)}});
-  }
-  verdict.run = std::move(joinable);
-  return std::nullopt;
+  mine.SetPending(mine.number);
+  auto verdict = Agree(group, {&mine}, true, spent, 1);
+  if (!verdict.ok()) return verdict.error();
+  if (verdict->refused.empty()) return std::nullopt;
+  return verdict->refused[0].error;
 }
 
 Result<Negotiator::Joined> Negotiator::AgreeAsJoined(Group& group) {
@@ -268,29 +185,16 @@ Result<Negotiator::Joined> Negotiator::AgreeAsJoined(Group& group) {
   if (!agreement.ok()) return agreement.error();
   joined.all = agreement->all_joined;
   if (joined.all) return joined;
-  size_t count = agreement->count;
-  if (agreement->differs) {
-    PendingList nothing;
-    nothing.joined = true;
-    auto matches = ExchangeLists(group, nothing, agreement->most, spent);
-    if (!matches.ok()) return matches.error();
-    const bool give_up = matches->hopeless || matches->overdue;
-    for (size_t i = 0; i < matches->differing.size() + (give_up ? 1 : 0); ++i) {
-      auto text = ExchangeStatements(group, nullptr);
-      if (!text.ok()) return text.error();
-    }
-    count = matches->common.size();
-  }
-  if (count == 0) return joined;
-  auto shared = ShareWithJoined(group, count, {});
-  if (!shared.ok()) return shared.error();
-  for (const std::optional<Joint>& joint : *shared) {
-    if (joint) {
-      joined.run.push_back(*joint);
-      continue;
-    }
-    auto text = ExchangeStatements(group, nullptr);
+  const size_t most = agreement->differs ? agreement->most : agreement->count;
+  const auto lists = ExchangeLists(group, ListOf({}, false), most, spent);
+  if (!lists.ok()) return lists.error();
+  const Matches matches = Match(*lists);
+  for (size_t i = 0; i < matches.differing.size(); ++i) {
+    const auto text = Compare(group, {});
     if (!text.ok()) return text.error();
+  }
+  for (const Pending& common : matches.common) {
+    if (const auto what = CollectiveOf(common.outline)) joined.run.push_back({*what, common.via});
   }
   return joined;
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,13 +26,14 @@ class Negotiator {
     std::vector<Refusal> refused;  // on every rank that has them; nothing else suffers from it
   };
   // `mine`, at least one: all that this rank has pending in `group`, in the order it made them.
-  // `stuck`: it makes no other before one of them is done. A failure ends the job's collectives.
-  Result<Verdict> Agree(Group& group, const std::vector<Operation*>& mine, bool stuck,
-                        Spent& spent);
+  // `stuck`: it makes no other before one of them is done. `most`: how many one offer holds; the
+  // same on all ranks. A failure ends the job's collectives.
+  Result<Verdict> Agree(Group& group, const std::vector<Operation*>& mine, bool stuck, Spent& spent,
+                        size_t most = kMostOffered);
 
-  // Before a blocking collective whose group has a device: what all ranks' buffers say. Fails on
-  // all of them when they ask for different things.
-  Result<Via> AgreeOnCall(Group& group, const Operation& mine, Spent& spent);
+  // Before a blocking collective whose group has a device: sets `via` to what all ranks use. Fails
+  // on all of them when they ask for different things.
+  MaybeError AgreeOnCall(Group& group, Operation& mine, Spent& spent);
 
   struct Joint {
     Collective what;
@@ -45,10 +46,10 @@ class Negotiator {
   // The round of a rank that is in dtrain_join.
   Result<Joined> AgreeAsJoined(Group& group);
 
-  // With what a round begins: what another call finds there that some rank makes meanwhile.
-  static Collective Opening();
-  static Collective CallOpening();          // likewise, of AgreeOnCall
-  static Collective RegistrationOpening();  // and of Job::Register
+  // The collective that begins a round with offers of `most`, or a blocking call with an offer of
+  // one: a rank that makes another call meanwhile finds this one.
+  static Collective Opening(size_t most);
+  static Collective RegistrationOpening();  // likewise, for Job::Register
 
   // A small collective of the library's own, where agreements go.
   MaybeError RunOwn(Group& group, Collective what, Spent& spent);
@@ -58,20 +59,14 @@ class Negotiator {
 
  private:
   Result<Agreement> ExchangeOffers(Group& group, std::vector<int32_t> offer, Spent& spent);
-  Result<Matches> ExchangeLists(Group& group, const PendingList& mine, size_t most, Spent& spent);
-  // What every rank asks for: this one for `mine`, or nothing as it has joined.
-  Result<std::string> ExchangeStatements(Group& group, const Operation* mine);
+  // By rank; `room` is the same on all of them.
+  Result<std::vector<PendingList>> ExchangeLists(Group& group, const PendingList& mine, size_t room,
+                                                 Spent& spent);
   Result<Verdict> MatchLists(Group& group, const std::vector<Operation*>& mine, bool stuck,
                              size_t most, Spent& spent);
-  // Neither side can go on with what it waits for. `limit`: a text about the time limit, where that
-  // is the reason; else empty.
-  Result<Verdict> GiveUp(Group& group, const std::vector<Operation*>& mine,
-                         const std::string& limit);
-  // Tells ranks that have joined what the others are about to run; those ranks give an empty `mine`
-  // of `count`. Null: an operation that a joined rank cannot go along with.
-  Result<std::vector<std::optional<Joint>>> ShareWithJoined(Group& group, size_t count,
-                                                            const std::vector<Operation*>& mine);
-  MaybeError LeaveOutUnjoinable(Group& group, Verdict& verdict);
+  // The error text for a key on which the ranks differ. `mine`: this rank's operation; empty if it
+  // has joined.
+  Result<std::string> Compare(Group& group, const std::vector<Operation*>& mine);
 };
 
 }  // namespace dtrain::runtime

@@ -31,7 +31,7 @@ struct Operation {
   std::function<void*(const uint64_t*)> allocate;
   std::vector<uint64_t> counts;
 
-  Pending pending;  // of an asynchronous one: by what the other ranks' are found
+  Pending pending;  // what the other ranks hear of it; set by SetPending
   std::chrono::steady_clock::time_point added{};
   uint64_t number = 0;  // among those of its group; given by the executor
 
@@ -47,6 +47,10 @@ struct Operation {
   // Of an asynchronous one on the host that is not an all-reduce: runs on all ranks after it,
   // unless it fails, and before anything else of its group. May use the group's communicators.
   std::function<void()> then;
+
+  void SetPending(uint64_t key) {
+    pending = {key, SignatureOf(what, shape), registered, via, OutlineOf(what)};
+  }
 
   // Or on the host, where `via` says so.
   bool on_device() const {

@@ -66,9 +66,7 @@ Result<dtrain_handle> Queue::Add(Operation operation) {
   if (MaybeError error = StartThread()) return *error;
   Group& group = *operation.group;
   const bool named = !operation.name.empty();
-  operation.pending = {KeyOf(operation.name, group.next_unnamed),
-                       SignatureOf(operation.what, operation.shape), operation.registered,
-                       operation.via};
+  operation.SetPending(KeyOf(operation.name, group.next_unnamed));
   if (!keys_.emplace(group.id, operation.pending.key).second) {
     return Error{DTRAIN_ERROR_INVALID_ARGUMENT,
                  "a collective named \"" + Printable(operation.name) +

@@ -46,24 +46,12 @@ void Requests(std::string_view bytes) {
   if (const MaybeError error = CompareRequests(ranks, requests)) ExpectText(error->message);
 }
 
-void Calls(std::string_view bytes) {
-  auto words = Things<int32_t>(bytes, kCallWords);
-  words.resize(kCallWords);
-  const auto via = ReadCalls(words);
-  DTRAIN_CHECK(!via || (words[0] == ~words[1] && IsVia(static_cast<int64_t>(*via))));
-}
-
-void Statements(std::string_view bytes) {
-  auto words = Things<int64_t>(bytes, 20 * kStatementWords);
-  words.resize((words.size() + kStatementWords - 1) / kStatementWords * kStatementWords);
-  ExpectText(CompareStatements(words));
-}
-
+template <size_t kMost>
 void Offers(std::string_view bytes) {
-  auto offer = Things<int32_t>(bytes, kOfferWords);
-  offer.resize(kOfferWords, INT32_MAX);
+  auto offer = Things<int32_t>(bytes, OfferWords(kMost));
+  offer.resize(OfferWords(kMost), INT32_MAX);
   const Agreement agreement = ReadOffers(offer);
-  DTRAIN_CHECK(agreement.count <= kMostOffered);
+  DTRAIN_CHECK(agreement.count <= kMost);
   DTRAIN_CHECK(!agreement.differs || agreement.count == 0);
 }
 
@@ -80,9 +68,13 @@ void Lists(std::string_view bytes) {
     most = std::max(most, list->pending.size());
     lists.push_back(std::move(*list));
   }
-  const Matches matches = Match(lists);
-  DTRAIN_CHECK(matches.common.size() + matches.differing.size() <= most);
-  DTRAIN_CHECK(matches.vias.size() == matches.common.size());
+  ExpectText(CompareFirst(lists));
+  for (const bool joined : {false, true}) {
+    if (joined) lists.push_back({true, false, false, {}});
+    const Matches matches = Match(lists);
+    DTRAIN_CHECK(matches.common.size() + matches.differing.size() <= most);
+    for (const Pending& one : matches.common) DTRAIN_CHECK(!joined || CollectiveOf(one.outline));
+  }
 }
 
 void Members(std::string_view bytes) {
@@ -146,8 +138,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   using namespace dtrain::runtime;  // NOLINT(google-build-using-namespace)
   const std::string_view bytes(reinterpret_cast<const char*>(data) + 1, size - 1);
-  constexpr void (*kTargets[])(std::string_view) = {Requests, Calls,   Statements, Offers, Members,
-                                                    Hellos,   Mapping, Launcher,   Lists,  Cards};
+  // By place, which is the first byte of the seeds.
+  constexpr void (*kTargets[])(std::string_view) = {
+      Requests, Offers<1>, Lists, Offers<kMostOffered>, Members, Hellos, Mapping,
+      Launcher, Lists,     Cards};
   kTargets[data[0] % std::size(kTargets)](bytes);
   return 0;
 }

@@ -11,6 +11,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "runtime/base/outline.h"
 #include "runtime/boot/bootstrap.h"
 #include "runtime/engine/backend.h"
 #include "runtime/engine/fusion.h"
@@ -23,6 +24,7 @@ namespace dtrain::runtime {
 namespace {
 
 using testing::AllOf;
+using testing::Each;
 using testing::ElementsAre;
 using testing::EndsWith;
 using testing::HasSubstr;
@@ -41,7 +43,8 @@ std::vector<Pending> Made(const std::vector<std::pair<std::string, Collective>>&
   std::vector<Pending> pending;
   uint64_t ordinal = 0;
   for (const auto& [name, what] : operations) {
-    pending.push_back({KeyOf(name, ordinal), SignatureOf(what, "")});
+    pending.push_back(
+        {KeyOf(name, ordinal), SignatureOf(what, ""), 0, Via::kHost, OutlineOf(what)});
     ordinal += name.empty() ? 1 : 0;
   }
   return pending;
@@ -54,10 +57,11 @@ std::vector<Pending> Unnamed(const std::vector<Collective>& operations) {
 }
 
 // What the ranks' all-reduce makes of their offers.
-std::vector<int32_t> Lowest(const std::vector<std::vector<Pending>>& by_rank) {
-  std::vector<int32_t> lowest = MakeOffer(by_rank[0]);
+std::vector<int32_t> Lowest(const std::vector<std::vector<Pending>>& by_rank,
+                            size_t most = kMostOffered) {
+  std::vector<int32_t> lowest = MakeOffer(by_rank[0], most);
   for (const auto& pending : by_rank) {
-    const std::vector<int32_t> offer = MakeOffer(pending);
+    const std::vector<int32_t> offer = MakeOffer(pending, most);
     for (size_t i = 0; i < offer.size(); ++i) lowest[i] = std::min(lowest[i], offer[i]);
   }
   return lowest;
@@ -81,11 +85,34 @@ TEST(OfferTest, EndsBeforeTheFirstWhoseBuffersAreElsewhere) {
   EXPECT_TRUE(ReadOffers(Lowest({one, other})).differs) << "they must list what they have";
 }
 
+PendingList Stuck(std::vector<Pending> pending) { return {false, true, false, std::move(pending)}; }
+
+PendingList Running(std::vector<Pending> pending) {
+  return {false, false, false, std::move(pending)};
+}
+
+std::vector<uint64_t> KeysOf(const std::vector<Pending>& all) {
+  std::vector<uint64_t> keys;
+  for (const Pending& one : all) keys.push_back(one.key);
+  return keys;
+}
+
+std::vector<Via> ViasOf(const std::vector<Pending>& all) {
+  std::vector<Via> vias;
+  for (const Pending& one : all) vias.push_back(one.via);
+  return vias;
+}
+
+// Of two ranks' blocking calls: an offer of one and, where that does not do, a list of one.
 std::optional<Via> ViaOfCalls(const Pending& one, const Pending& other) {
-  std::vector<int32_t> words = MakeCall(one);
-  const std::vector<int32_t> others = MakeCall(other);
-  for (size_t i = 0; i < words.size(); ++i) words[i] = std::min(words[i], others[i]);
-  return ReadCalls(words);
+  const std::vector<int32_t> lowest = Lowest({{one}, {other}}, 1);
+  EXPECT_EQ(lowest.size(), OfferWords(1));
+  if (!ReadOffers(lowest).differs) return one.via;
+  EXPECT_EQ(ReadOffers(lowest).most, 1u);
+  const Matches matches = Match({Stuck({one}), Stuck({other})});
+  EXPECT_EQ(matches.common.empty(), matches.hopeless || !matches.differing.empty());
+  if (matches.common.empty()) return std::nullopt;
+  return matches.common[0].via;
 }
 
 TEST(CallTest, IsTheSameOrNot) {
@@ -99,6 +126,9 @@ TEST(CallTest, IsTheSameOrNot) {
   }
   EXPECT_EQ(ViaOfCalls(one, call(Sum(2), Via::kDevice)), std::nullopt);
   EXPECT_EQ(ViaOfCalls(one, call(Sum(1, DTRAIN_INT32), Via::kDevice)), std::nullopt);
+  Pending later = one;
+  later.key = 8;
+  EXPECT_EQ(ViaOfCalls(one, later), std::nullopt) << "not the same call, but one like it";
 }
 
 // Registered memory that is not used alike: the same collective, by other means.
@@ -174,17 +204,11 @@ TEST(OfferTest, TakesNoMoreThanFit) {
   EXPECT_EQ(ReadOffers(Lowest({many, many})).count, kMostOffered);
 }
 
-PendingList Stuck(std::vector<Pending> pending) { return {false, true, false, std::move(pending)}; }
-
-PendingList Running(std::vector<Pending> pending) {
-  return {false, false, false, std::move(pending)};
-}
-
 TEST(MatchTest, FindsWhatAllRanksHaveInTheOrderOfTheFirst) {
   const auto zero = Made({{"c", Sum(3)}, {"a", Sum(1)}, {"b", Sum(2)}});
   const auto one = Made({{"b", Sum(2)}, {"d", Sum(4)}, {"c", Sum(3)}});
   const Matches matches = Match({Stuck(zero), Stuck(one)});
-  EXPECT_THAT(matches.common, ElementsAre(KeyOf("c", 0), KeyOf("b", 0)));
+  EXPECT_THAT(KeysOf(matches.common), ElementsAre(KeyOf("c", 0), KeyOf("b", 0)));
   EXPECT_TRUE(matches.differing.empty());
   EXPECT_FALSE(matches.hopeless);
 }
@@ -197,11 +221,12 @@ TEST(MatchTest, ThoseWithBuffersElsewhereMatchAndAreStagedAndNoOthersAre) {
   Matches matches = Match({Stuck(one), Stuck(other), Stuck(one)});
   EXPECT_EQ(matches.common.size(), 3u);
   EXPECT_TRUE(matches.differing.empty());
-  EXPECT_THAT(matches.vias, ElementsAre(Via::kDevice, Via::kStaged, Via::kHost));
+  EXPECT_THAT(ViasOf(matches.common), ElementsAre(Via::kDevice, Via::kStaged, Via::kHost));
   other[0].via = Via::kHost;
   other[1].signature += 1;
   matches = Match({Stuck(one), Stuck(other), Stuck(one)});
-  EXPECT_THAT(matches.vias, ElementsAre(Via::kStaged, Via::kHost)) << "the one that differs is out";
+  EXPECT_THAT(ViasOf(matches.common), ElementsAre(Via::kStaged, Via::kHost))
+      << "the one that differs is out";
 }
 
 TEST(MatchTest, ThoseWithoutANameGoByTheirPositionAmongThose) {
@@ -216,7 +241,7 @@ TEST(MatchTest, TheSameNameForDifferentThingsIsTold) {
     const Matches matches = Match(
         {Stuck(Made({{"a", Sum(1)}, {"b", Sum(5)}})), Stuck(Made({{"b", Sum(5)}, {"a", other}}))});
     EXPECT_THAT(matches.differing, ElementsAre(KeyOf("a", 0)));
-    EXPECT_THAT(matches.common, ElementsAre(KeyOf("b", 0)));
+    EXPECT_THAT(KeysOf(matches.common), ElementsAre(KeyOf("b", 0)));
   }
   Collective broadcast = Sum(1);
   broadcast.kind = Collective::Kind::kBroadcast;
@@ -237,7 +262,43 @@ TEST(MatchTest, IsHopelessOnlyWhenNoRankCanHaveMore) {
   EXPECT_FALSE(Match({Stuck(a), Stuck(a)}).hopeless);
   const PendingList joined{true, false, false, {}};
   EXPECT_TRUE(Match({Stuck(a), joined, Stuck(b)}).hopeless);
-  EXPECT_THAT(Match({joined, Stuck(b)}).common, ElementsAre(KeyOf("b", 0)));
+  EXPECT_THAT(KeysOf(Match({joined, Stuck(b)}).common), ElementsAre(KeyOf("b", 0)));
+}
+
+PendingList Joined() { return {true, false, false, {}}; }
+
+TEST(MatchTest, ARankThatHasJoinedSharesSumsAndAveragesOfTheHost) {
+  Collective gather = Sum(1);
+  gather.kind = Collective::Kind::kAllgather;
+  auto made = Made({{"sum", Sum(3)},
+                    {"least", Sum(1, DTRAIN_FLOAT32, DTRAIN_MIN)},
+                    {"gather", gather},
+                    {"average", Sum(5, DTRAIN_FLOAT64, DTRAIN_AVG)}});
+  for (Pending& one : made) one.via = Via::kDevice;
+  const Matches alone = Match({Stuck(made), Stuck(made)});
+  EXPECT_EQ(alone.common.size(), 4u);
+  EXPECT_THAT(ViasOf(alone.common), Each(Via::kDevice));
+  const Matches matches = Match({Joined(), Stuck(made), Stuck(made)});
+  EXPECT_THAT(KeysOf(matches.common), ElementsAre(KeyOf("sum", 0), KeyOf("average", 0)));
+  EXPECT_THAT(ViasOf(matches.common), Each(Via::kStaged));
+  EXPECT_THAT(matches.differing, ElementsAre(KeyOf("least", 0), KeyOf("gather", 0)));
+  const auto average = CollectiveOf(matches.common[1].outline);
+  ASSERT_TRUE(average.has_value());
+  EXPECT_EQ(average->count, 5u);
+  EXPECT_EQ(average->type, DTRAIN_FLOAT64);
+  EXPECT_EQ(average->op, DTRAIN_AVG);
+}
+
+// A collective that no rank of this version makes spoils nothing but itself.
+TEST(MatchTest, AnUnknownCollectiveIsRefusedOnlyByRanksThatHaveJoinedAndAlone) {
+  auto made = Made({{"a", Sum(1)}, {"unknown", Sum(1)}, {"b", Sum(1)}});
+  made[1].outline.kind = 99;
+  EXPECT_EQ(Match({Stuck(made), Stuck(made)}).common.size(), 3u);
+  const Matches matches = Match({Stuck(made), Joined(), Stuck(made)});
+  EXPECT_THAT(KeysOf(matches.common), ElementsAre(KeyOf("a", 0), KeyOf("b", 0)));
+  EXPECT_THAT(matches.differing, ElementsAre(KeyOf("unknown", 0)));
+  EXPECT_THAT(CompareFirst({Stuck({made[1]}), Joined()}),
+              AllOf(HasSubstr("rank 0 for an unknown collective"), HasSubstr("dtrain_join")));
 }
 
 TEST(MatchTest, WhatHasWaitedTooLongCountsOnlyWhereNothingElseCanRun) {
@@ -251,6 +312,8 @@ TEST(ListTest, SurvivesTheTripAndRefusesWhatNoRankSays) {
   PendingList list = Stuck(Made({{"a", Sum(1)}, {"", Sum(2)}}));
   list.pending[1].registered = 9;
   list.pending[1].via = Via::kStaged;
+  list.name = "a";
+  list.shape = "(2, 3)";
   const std::vector<int64_t> words = PackList(list, 5);
   EXPECT_EQ(words.size(), ListWords(5));
   const auto back = UnpackList(words);
@@ -261,6 +324,10 @@ TEST(ListTest, SurvivesTheTripAndRefusesWhatNoRankSays) {
   EXPECT_EQ(back->pending[1].signature, list.pending[1].signature);
   EXPECT_EQ(back->pending[1].registered, 9u);
   EXPECT_EQ(back->pending[1].via, Via::kStaged);
+  EXPECT_EQ(back->pending[1].outline, OutlineOf(Sum(2)));
+  EXPECT_EQ(back->name, "a");
+  EXPECT_EQ(back->shape, "(2, 3)");
+  EXPECT_TRUE(UnpackList(PackList(Joined(), 3))->joined);
   for (const int64_t count : {int64_t{-1}, int64_t{6}, INT64_MAX, int64_t{0}}) {
     std::vector<int64_t> bad = words;
     bad[1] = count;
@@ -294,7 +361,8 @@ TEST(MatchTest, AnyOrdersLeadToTheSameSet) {
       for (const Pending& pending : list.pending) ++holders[pending.key];
     }
     const Matches matches = Match(lists);
-    std::set<uint64_t> common(matches.common.begin(), matches.common.end());
+    const std::vector<uint64_t> keys = KeysOf(matches.common);
+    const std::set<uint64_t> common(keys.begin(), keys.end());
     EXPECT_EQ(common.size(), matches.common.size());
     for (const auto& [key, ranks] : holders) {
       EXPECT_EQ(common.count(key), ranks == lists.size() ? 1u : 0u);
@@ -369,55 +437,59 @@ TEST(LaunchOrderTest, TheEarliestComesFirstAndOfTwoAtOneTimeTheLowerGroup) {
   EXPECT_GT(LaunchOrder::Turn(order, 3).proposal(), 9);
 }
 
+// As it comes over the wire.
+PendingList Asked(const Collective& what, const std::string& name, const std::string& shape) {
+  PendingList list = Stuck({{1, SignatureOf(what, shape), 0, Via::kHost, OutlineOf(what)}});
+  list.name = name;
+  list.shape = shape;
+  return UnpackList(PackList(list, 2)).value_or(Joined());
+}
+
 TEST(DisagreementTest, NamesTheRanksAndWhatTheyAskFor) {
-  std::vector<int64_t> all;
-  for (const Collective& what : {Sum(10), Sum(11), Sum(10)}) {
-    int64_t words[kStatementWords];
-    PackStatement(what, "", "", words);
-    all.insert(all.end(), words, words + kStatementWords);
-  }
-  EXPECT_THAT(CompareStatements(all), AllOf(HasSubstr("ranks 0, 2 for allreduce sum of 10 float32"),
-                                            HasSubstr("rank 1 for allreduce sum of 11 float32")));
-  EXPECT_THAT(CompareStatements(all, {7, 4, 9}),
+  std::vector<PendingList> all;
+  for (const Collective& what : {Sum(10), Sum(11), Sum(10)}) all.push_back(Asked(what, "", ""));
+  EXPECT_THAT(CompareFirst(all), AllOf(HasSubstr("ranks 0, 2 for allreduce sum of 10 float32"),
+                                       HasSubstr("rank 1 for allreduce sum of 11 float32")));
+  EXPECT_THAT(CompareFirst(all, {7, 4, 9}),
               AllOf(HasSubstr("ranks 7, 9 for "), HasSubstr("rank 4 for ")));
-  PackJoined(&all[kStatementWords]);
-  EXPECT_THAT(CompareStatements(all), HasSubstr("rank 1 for dtrain_join"));
+  all[2].pending[0].key = 2;  // unnamed ones, of which one rank has made more
+  EXPECT_THAT(CompareFirst(all), HasSubstr("ranks 0, 2 for "));
+  all[1] = all[2] = Joined();
+  EXPECT_THAT(CompareFirst(all), HasSubstr("ranks 1, 2 for dtrain_join"));
 }
 
 TEST(DisagreementTest, TellsTheNamesApartAlsoWhereTheyAreTooLongToBeWhole) {
-  const auto statements = [](const std::vector<std::string>& names) {
-    std::vector<int64_t> all(names.size() * kStatementWords);
-    for (size_t r = 0; r < names.size(); ++r) {
+  const auto text = [](const std::vector<std::string>& names) {
+    std::vector<PendingList> all;
+    for (const std::string& name : names) {
       Collective what = Sum(10);
-      what.name = NameHash(names[r]);
-      PackStatement(what, names[r], "", &all[r * kStatementWords]);
+      what.name = NameHash(name);
+      all.push_back(Asked(what, name, ""));
     }
-    return CompareStatements(all);
+    return CompareFirst(all);
   };
-  EXPECT_THAT(statements({"a", "b", "a", ""}),
+  EXPECT_THAT(text({"a", "b", "a", ""}),
               AllOf(HasSubstr("ranks 0, 2 for allreduce sum of 10 float32 \"a\"; "),
                     HasSubstr("rank 1 for allreduce sum of 10 float32 \"b\"; "),
                     EndsWith("rank 3 for allreduce sum of 10 float32")));
   const std::string end(200, 'x');
-  EXPECT_THAT(
-      statements({"a" + end + ".weight", "b" + end + ".weight"}),
-      AllOf(HasSubstr("rank 0 for "), HasSubstr("; rank 1 for "), HasSubstr("xxx.weight\"")));
+  EXPECT_THAT(text({"a" + end + ".weight", "b" + end + ".weight"}),
+              AllOf(HasSubstr("rank 0 for "), HasSubstr("; rank 1 for "), HasSubstr("\"...xxx"),
+                    HasSubstr("xxx.weight\"")));
 }
 
 TEST(DisagreementTest, TellsShapesApartAlsoWhereTheyAreTooLongToBeWhole) {
-  const auto statements = [](const std::vector<std::string>& shapes) {
-    std::vector<int64_t> all(shapes.size() * kStatementWords);
-    for (size_t r = 0; r < shapes.size(); ++r) {
-      PackStatement(Sum(6), "w", shapes[r], &all[r * kStatementWords]);
-    }
-    return CompareStatements(all);
+  const auto text = [](const std::vector<std::string>& shapes) {
+    std::vector<PendingList> all;
+    for (const std::string& shape : shapes) all.push_back(Asked(Sum(6), "w", shape));
+    return CompareFirst(all);
   };
-  EXPECT_THAT(statements({"(2, 3)", "(3, 2)", "(2, 3)", ""}),
+  EXPECT_THAT(text({"(2, 3)", "(3, 2)", "(2, 3)", ""}),
               AllOf(HasSubstr("ranks 0, 2 for allreduce sum of 6 float32 of shape (2, 3) \"w\"; "),
                     HasSubstr("rank 1 for allreduce sum of 6 float32 of shape (3, 2) \"w\"; "),
                     EndsWith("rank 3 for allreduce sum of 6 float32 \"w\"")));
   const std::string end(100, '1');
-  EXPECT_THAT(statements({"(2" + end, "(3" + end}),
+  EXPECT_THAT(text({"(2" + end, "(3" + end}),
               AllOf(HasSubstr("rank 0 for "), HasSubstr("; rank 1 for ")));
 }
 
