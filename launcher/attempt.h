@@ -55,8 +55,6 @@ class Attempt {
   // Those that are not set do nothing.
   struct Handlers {
     absl::AnyInvocable<void(const plan::Plan&)> on_plan = [](const plan::Plan&) {};
-    absl::AnyInvocable<void(uint32_t rank, uint32_t pid)> on_worker_started = [](uint32_t,
-                                                                                 uint32_t) {};
     absl::AnyInvocable<void(const v1::StdinTaken&)> on_stdin_taken = [](const auto&) {};
     absl::AnyInvocable<void()> on_runs = [] {};  // all workers have started
     absl::AnyInvocable<void(job::Warn)> on_warning = [](const job::Warn&) {};

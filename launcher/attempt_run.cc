@@ -71,9 +71,6 @@ void AttemptRun::TakeOver(const std::vector<hosts::HostEntry>& hosts,
   if (before.has_scale_up()) Feed(job::EndAsked{before.scale_up().why()});
   // What is known is fed as if it were said now; nodes say it again, and are not believed twice.
   replaying_ = true;
-  for (const job::RankEnd& rank : core_.ranks()) {
-    handlers_.on_worker_started(rank.rank.value(), rank.pid);
-  }
   for (const v1::NodeJournal& node : before.nodes()) {
     if (!node.has_gpus() || node.node() >= core_.nodes().size()) continue;
     gpu_errors_[NodeId(node.node())] = node.gpus().SerializeAsString();
@@ -313,13 +310,6 @@ void AttemptRun::OnJobEvent(NodeId id, v1::JobEvent event) {
     handlers_.on_stdin_taken(ended);
   }
   if (event.has_finished()) node_output_.OnFinished(id, event.finished());
-  if (event.has_started()) {
-    for (const v1::WorkerStarted& worker : event.started().workers()) {
-      if (node_output_.IsOn(id, worker.rank())) {
-        handlers_.on_worker_started(worker.rank(), worker.pid());
-      }
-    }
-  }
   if (event.has_stage_missing() || event.has_stage_taken() || event.has_staged()) {
     OnCode(id, event);
   }

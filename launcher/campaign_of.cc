@@ -112,7 +112,7 @@ job::AttemptEnded EndOf(const report::JobFacts& attempt, TimePoint dead_at,
   }
   ended.done = !attempt.ranks.empty() &&
                std::all_of(attempt.ranks.begin(), attempt.ranks.end(), [](const auto& rank) {
-                 return rank.ended && !job::HasFailed(rank.exit) && !rank.exit.told_to_stop();
+                 return rank.ended && !HasFailed(rank.exit) && !rank.exit.told_to_stop();
                });
   return ended;
 }

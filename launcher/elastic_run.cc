@@ -28,7 +28,7 @@ std::string CauseOf(Rank number, const v1::WorkerExit& exit) {
                       report::Seconds(std::chrono::nanoseconds(exit.monotonic_nanos())));
 }
 
-bool HasFailed(const job::RankEnd& rank) { return rank.ended && job::HasFailed(rank.exit); }
+bool HasFailed(const job::RankEnd& rank) { return rank.ended && dtrain::HasFailed(rank.exit); }
 
 bool IsStop(int signal) { return signal != SIGUSR1 && signal != SIGUSR2; }
 
@@ -214,9 +214,6 @@ void ElasticRun::Do(const elastic::EndElastic& end) {
 
 Attempt::Handlers ElasticRun::HandlersOf(elastic::RunId id) {
   Handlers handlers;
-  handlers.on_worker_started = [this, id](uint32_t rank, uint32_t pid) {
-    handlers_.on_worker_started(runs_.at(id).first + rank, pid);
-  };
   handlers.on_runs = [this, id] { OnStarted(runs_.at(id)); };
   handlers.on_warning = [this](job::Warn warn) { Warn(std::move(warn)); };
   handlers.on_staged = [this](std::string sent) { handlers_.on_staged(std::move(sent)); };
@@ -284,7 +281,7 @@ void ElasticRun::OnRankEnded(elastic::RunId id, Rank rank) {
   const v1::WorkerExit& exit = ranks_[number.value()].exit;
   // What its run ended by itself is told as the run's end.
   if (run.ending || exit.told_to_stop()) return;
-  const int code = job::HasFailed(exit) ? job::WorkerExitCode(exit) : 0;
+  const int code = HasFailed(exit) ? job::WorkerExitCode(exit) : 0;
   Decide(elastic::WorkerEnded{id, rank.value(), code, CauseOf(number, exit)});
 }
 

@@ -117,9 +117,6 @@ Attempt::Around PresentAttempt::AroundIt() {
 Attempt::Handlers PresentAttempt::AttemptHandlers() {
   Attempt::Handlers handlers;
   handlers.on_plan = [this](const plan::Plan& plan) { OnPlan(plan); };
-  handlers.on_worker_started = [this](uint32_t rank, uint32_t pid) {
-    if (status_ != nullptr) status_->WorkerStarted(rank, pid);
-  };
   handlers.on_stdin_taken = [this](const v1::StdinTaken& taken) {
     if (stdin_ == nullptr) return;
     if (taken.waits()) return stdin_->Waits();

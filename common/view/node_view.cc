@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/cpulist.h"
-#include "common/view/collective_view.h"
+#include "common/view/rank_view.h"
 
 namespace dtrain::view {
 namespace {
@@ -92,18 +92,16 @@ Json GpuView(const v1::Gpu& gpu, const v1::NodeReport& report) {
   return json;
 }
 
-Json RankCounts(const v1::JobOnNode& job) {
-  size_t waiting = 0, running = 0, ended = 0, failed = 0;
+RankCounts CountsOf(const v1::JobOnNode& job) {
+  RankCounts counts;
   for (const v1::RankOnNode& rank : job.ranks()) {
     if (rank.ended()) {
-      ++ended;
-      const v1::WorkerExit& exit = rank.exit();
-      failed += exit.exit_code() != 0 || exit.signal() != 0 || exit.aborted() ? 1 : 0;
+      counts.Ended(rank.exit());
     } else {
-      ++(rank.pid() != 0 ? running : waiting);
+      ++(rank.pid() != 0 ? counts.running : counts.waiting);
     }
   }
-  return {{"waiting", waiting}, {"running", running}, {"ended", ended}, {"failed", failed}};
+  return counts;
 }
 
 }  // namespace
@@ -132,22 +130,17 @@ Json JobView(const v1::JobOnNode& job, const std::string& host, int64_t now_unix
   json["node_rank"] = job.node_rank();
   json["nodes"] = job.node_count();
   json["world_size"] = job.world_size();
-  json["ranks"] = RankCounts(job);
+  json["ranks"] = CountsOf(job).View();
   return json;
 }
 
 Json RankView(const v1::RankOnNode& rank, const std::string& host) {
-  Json json = {{"rank", rank.rank()}, {"host", host}};
-  json["state"] = rank.ended() ? "ended" : rank.pid() != 0 ? "running" : "waiting";
-  if (rank.pid() != 0) json["pid"] = rank.pid();
-  if (rank.has_exit() && rank.exit().signal() != 0) {
-    json["signal"] = rank.exit().signal();
-  } else if (rank.has_exit()) {
-    json["exit_code"] = rank.exit().exit_code();
-  }
-  if (rank.progress().operations() > 0 || rank.progress().inside()) {
-    json["collectives"] = CollectiveView(rank.progress());
-  }
+  Json json = RankView({.rank = rank.rank(),
+                        .host = host,
+                        .pid = rank.pid(),
+                        .ended = rank.ended(),
+                        .exit = rank.has_exit() ? &rank.exit() : nullptr,
+                        .progress = &rank.progress()});
   json["log"] = {{"stdout", {{"end", rank.stdout_bytes()}}},
                  {"stderr", {{"end", rank.stderr_bytes()}}}};
   return json;

@@ -31,10 +31,6 @@ bool IsStep(int64_t nanos) { return nanos > kClockStep || nanos < -kClockStep; }
 
 }  // namespace
 
-bool HasFailed(const v1::WorkerExit& exit) {
-  return exit.signal() != 0 || exit.exit_code() != 0 || exit.aborted();
-}
-
 int WorkerExitCode(const v1::WorkerExit& exit) {
   int code = 0;
   if (exit.aborted()) {

@@ -11,14 +11,13 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "common/base/worker_exit.h"
 #include "dtrain/v1/job.pb.h"
 #include "launcher/job/job_core.h"
 
 // How ends are judged and told. Pure functions and values of JobCore.
 
 namespace dtrain::job {
-
-bool HasFailed(const v1::WorkerExit& exit);
 
 // What `dtrain launch` exits with when this worker was the first to fail; never 0.
 int WorkerExitCode(const v1::WorkerExit& exit);

@@ -88,7 +88,7 @@ std::string WhoFailedFirst(const JobFacts& facts, const job::RankEnd& first) {
 std::string Secondaries(const JobFacts& facts, Rank first) {
   std::vector<uint32_t> failed;
   for (const job::RankEnd& end : facts.ranks) {
-    if (end.rank != first && end.ended && job::HasFailed(end.exit)) {
+    if (end.rank != first && end.ended && HasFailed(end.exit)) {
       failed.push_back(end.rank.value());
     }
   }

@@ -7,6 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/safe_json.h"
+#include "common/view/rank_view.h"
 #include "launcher/job/outcome.h"
 #include "launcher/report/attempts.h"
 #include "launcher/report/code_json.h"
@@ -113,11 +114,7 @@ Json RankJson(const JobFacts& facts, const job::RankEnd& end) {
   }
   if (!end.ended) return json;
   json["pid"] = exit.pid();
-  if (exit.signal() != 0) {
-    json["signal"] = exit.signal();
-  } else {
-    json["exit_code"] = exit.exit_code();
-  }
+  view::AddExit(exit, json);
   if (exit.aborted()) json["abort_code"] = exit.abort_code();
   json["seconds"] = static_cast<double>(exit.monotonic_nanos()) / 1e9;
   json["told_to_stop"] = exit.told_to_stop();

@@ -21,6 +21,7 @@
 #include "common/http/client.h"
 #include "common/os/pidfd.h"
 #include "common/os/process_tree.h"
+#include "common/view/rank_view.h"
 #include "launcher/cli/options.h"
 #include "launcher/cli/recorded.h"
 #include "launcher/detached/jobs.h"
@@ -69,13 +70,11 @@ Json RunningJson(const detached::JobFolder& job) {
   for (const char* key : kFromFolder) json[key] = At(*told, key);
   const auto journal = job.ReadJournal();
   if (!journal.ok() || !journal->state.has_runs()) return json;
-  int failed = 0;
-  for (const v1::WorkerExit& exit : journal->state.exits()) {
-    if (exit.exit_code() != 0 || exit.signal() != 0) ++failed;
-  }
-  const int ended = journal->state.exits_size();
-  const auto world = static_cast<int>(journal->state.runs().world_size());
-  json["ranks"] = {{"running", std::max(world - ended, 0)}, {"ended", ended}, {"failed", failed}};
+  const auto world = static_cast<size_t>(journal->state.runs().world_size());
+  view::RankCounts counts;
+  for (const v1::WorkerExit& exit : journal->state.exits()) counts.Ended(exit);
+  counts.running = world - std::min(counts.ended, world);
+  json["ranks"] = counts.View();
   return json;
 }
 

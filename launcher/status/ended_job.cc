@@ -12,6 +12,7 @@
 #include "absl/time/clock.h"
 #include "launcher/detached/log_reader.h"
 #include "launcher/detached/log_segments.h"
+#include "launcher/report/failure_report.h"
 #include "launcher/status/tables.h"
 #include "launcher/story/output.h"
 #include "launcher/story/story.h"
@@ -44,25 +45,23 @@ const Json& ListAt(const Json& json, const char* key) {
   return value.is_array() ? value : kNone;
 }
 
-bool HasFailed(const Json& rank) {
-  return IsTrueAt(rank, "ended") &&
-         (NumberAt(rank, "signal") != 0 || NumberAt(rank, "exit_code") != 0);
-}
-
-view::RankLetter LetterOf(const Json& rank) {
-  if (!IsTrueAt(rank, "ended")) return view::RankLetter::kLost;
-  if (IsTrueAt(rank, "told_to_stop")) return view::RankLetter::kStopped;
-  return HasFailed(rank) ? view::RankLetter::kFailed : view::RankLetter::kDone;
-}
-
 int CodeAt(const Json& json, const char* key) {
   const Json& value = At(json, key);
   return value.is_number_integer() ? static_cast<int>(value.get<int64_t>()) : 0;
 }
 
-int ExitOf(const Json& rank) {
-  const int signal = CodeAt(rank, "signal");
-  return signal != 0 ? -signal : CodeAt(rank, "exit_code");
+v1::WorkerExit ExitAt(const Json& rank) {
+  v1::WorkerExit exit;
+  exit.set_signal(CodeAt(rank, "signal"));
+  exit.set_exit_code(CodeAt(rank, "exit_code"));
+  exit.set_aborted(!At(rank, "abort_code").is_null());
+  exit.set_abort_code(CodeAt(rank, "abort_code"));
+  exit.set_out_of_memory(IsTrueAt(rank, "out_of_memory"));
+  const Json& limit = At(rank, "memory_limit_bytes");
+  if (limit.is_number_unsigned()) exit.set_memory_limit_bytes(limit.get<uint64_t>());
+  exit.set_core_dumped(IsTrueAt(rank, "core_dumped"));
+  exit.set_told_to_stop(IsTrueAt(rank, "told_to_stop"));
+  return exit;
 }
 
 double PhaseSeconds(const Json& summary) {
@@ -137,11 +136,9 @@ EndedJob::EndedJob(const detached::JobFolder& folder, const Json& story, const J
       std::max(NumberAt(story, "ended_unix_seconds") - NumberAt(story, "accepted_unix_seconds"),
                PhaseSeconds(summary));
   TakeRanks(summary);
-  size_t ended = 0;
-  size_t failed = 0;
-  for (const Json& rank : ranks_) {
-    ended += IsTrueAt(rank, "ended") ? 1 : 0;
-    failed += HasFailed(rank) ? 1 : 0;
+  view::RankCounts counts;
+  for (const KeptRank& rank : ranks_) {
+    if (rank.ended) counts.Ended(rank.exit);
   }
   view_ = {{"id", id_},
            {"state", "finished"},
@@ -151,7 +148,7 @@ EndedJob::EndedJob(const detached::JobFolder& folder, const Json& story, const J
            {"begin_unix_s", NumberAt(story, "accepted_unix_seconds")},
            {"seconds", seconds_},
            {"world_size", ranks_.size()},
-           {"ranks", {{"waiting", 0}, {"running", 0}, {"ended", ended}, {"failed", failed}}},
+           {"ranks", counts.View()},
            {"nodes", ListAt(summary, "nodes").size()},
            {"waiting_for", Json::array()},
            {"phases", ListAt(summary, "phases")},
@@ -170,8 +167,11 @@ void EndedJob::TakeRanks(const Json& summary) {
     if (rows.size() == kMostRanksShown || !rank.is_object()) break;
     const uint32_t node = std::min<uint32_t>(
         IndexAt(rank, "node"), nodes.empty() ? 0 : static_cast<uint32_t>(nodes.size()) - 1);
-    rows.push_back({LetterOf(rank), IndexAt(rank, "pid"), ExitOf(rank), node});
-    ranks_.push_back(rank);
+    ranks_.push_back({static_cast<uint32_t>(rows.size()), TextAt(rank, "host"),
+                      IndexAt(rank, "pid"), IsTrueAt(rank, "ended"), ExitAt(rank),
+                      NumberAt(rank, "seconds")});
+    const view::RankFacts facts = ranks_.back().facts();
+    rows.push_back({LetterOf(facts), facts.pid, ExitOf(facts), node});
   }
   columns_.Update(rows, nodes);
 }
@@ -196,15 +196,13 @@ void EndedJob::TakeEvents(const Json& story, const Json& summary) {
     events_.Add(runs, "warning", {{"text", warning.is_string() ? warning.get<std::string>() : ""}});
   }
   size_t told = 0;
-  for (uint32_t rank = 0; rank < ranks_.size() && told < kFailuresShown; ++rank) {
-    if (!HasFailed(ranks_[rank]) || IsTrueAt(ranks_[rank], "told_to_stop")) continue;
+  for (const KeptRank& rank : ranks_) {
+    if (told == kFailuresShown) break;
+    if (LetterOf(rank.facts()) != view::RankLetter::kFailed) continue;
     ++told;
-    const int exit = ExitOf(ranks_[rank]);
-    events_.Add(runs + NumberAt(ranks_[rank], "seconds"), "rank",
-                {{"rank", rank},
-                 {"host", TextAt(ranks_[rank], "host")},
-                 {"text", exit < 0 ? absl::StrCat("was killed by signal ", -exit)
-                                   : absl::StrCat("exited with code ", exit)}});
+    events_.Add(
+        runs + rank.seconds, "rank",
+        {{"rank", rank.rank}, {"host", rank.host}, {"text", report::DescribeEnd(rank.exit)}});
   }
   const double ago = static_cast<double>(absl::GetCurrentTimeNanos()) / 1e9 -
                      NumberAt(story, "ended_unix_seconds");
@@ -281,16 +279,7 @@ http::Response EndedJob::AnswerRank(const std::vector<std::string>& parts,
 }
 
 Json EndedJob::RankView(uint32_t number) const {
-  const Json& rank = ranks_[number];
-  const bool ended = IsTrueAt(rank, "ended");
-  Json json = {
-      {"rank", number}, {"host", TextAt(rank, "host")}, {"state", ended ? "ended" : "waiting"}};
-  if (IndexAt(rank, "pid") != 0) json["pid"] = IndexAt(rank, "pid");
-  if (const int exit = ExitOf(rank); exit < 0) {
-    json["signal"] = -exit;
-  } else if (ended) {
-    json["exit_code"] = exit;
-  }
+  Json json = view::RankView(ranks_[number].facts());
   std::vector<std::tuple<int64_t, bool, uint64_t>> runs;
   for (const bool of_stderr : {false, true}) {
     const detached::LogStream stream{Rank(number), of_stderr};

@@ -11,6 +11,7 @@
 #include "common/http/message.h"
 #include "common/view/columns.h"
 #include "common/view/event_log.h"
+#include "common/view/rank_view.h"
 #include "launcher/detached/job_folder.h"
 
 namespace dtrain::status {
@@ -26,6 +27,25 @@ class EndedJob {
   http::Response Answer(const http::Target& target) const;
 
  private:
+  // A rank of the last attempt.
+  struct KeptRank {
+    uint32_t rank = 0;
+    std::string host;
+    uint32_t pid = 0;
+    bool ended = false;
+    v1::WorkerExit exit;
+    double seconds = 0;  // that it ran
+
+    view::RankFacts facts() const {
+      return {.rank = rank,
+              .host = host,
+              .pid = pid,
+              .lost = !ended,
+              .ended = ended,
+              .exit = ended ? &exit : nullptr};
+    }
+  };
+
   EndedJob(const detached::JobFolder& folder, const nlohmann::ordered_json& story,
            const nlohmann::ordered_json& summary);
   void TakeRanks(const nlohmann::ordered_json& summary);
@@ -42,7 +62,7 @@ class EndedJob {
   std::string logs_;  // the folder with the output of the last attempt
   double seconds_ = 0;
   nlohmann::ordered_json view_;
-  std::vector<nlohmann::ordered_json> ranks_;
+  std::vector<KeptRank> ranks_;
   view::Columns columns_;
   view::EventLog events_;
 };

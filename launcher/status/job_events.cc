@@ -73,7 +73,7 @@ void JobEvents::RankEnded(const report::JobFacts& facts, Rank rank, TimePoint no
     ended_[rank.value()] = true;
     --living_[end.node.value()];
   }
-  if (!end.ended || end.exit.told_to_stop() || !job::HasFailed(end.exit)) return;
+  if (!end.ended || end.exit.told_to_stop() || !HasFailed(end.exit)) return;
   if (failed_++ >= kFailuresTold) return;
   log_.Add(At(now), "rank",
            {{"rank", rank.value()},

@@ -6,8 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "common/view/collective_view.h"
 #include "common/view/node_metrics.h"
+#include "common/view/rank_view.h"
 #include "launcher/job/outcome.h"
 #include "launcher/report/code_json.h"
 
@@ -17,46 +17,30 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr size_t kWaitingNamed = 8;
-// In one collective, until that is of note.
-constexpr std::chrono::nanoseconds kLongInside = std::chrono::seconds(5);
-
 double ToSeconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
 
-struct Counts {
-  size_t waiting = 0;
-  size_t running = 0;
-  size_t ended = 0;
-  size_t failed = 0;  // of those that ended
-};
-
-Counts CountRanks(const report::JobFacts& facts) {
-  Counts counts;
+view::RankCounts CountRanks(const report::JobFacts& facts) {
+  view::RankCounts counts;
   for (const job::RankEnd& rank : facts.ranks) {
     if (rank.ended) {
-      ++counts.ended;
-      if (job::HasFailed(rank.exit)) ++counts.failed;
-    } else if (facts.state < job::State::kRunning) {
-      ++counts.waiting;
+      counts.Ended(rank.exit);
     } else {
-      ++counts.running;
+      ++(facts.state < job::State::kRunning ? counts.waiting : counts.running);
     }
   }
   return counts;
 }
 
-view::RankLetter LetterOf(const report::JobFacts& facts, const job::RankEnd& rank) {
-  using view::RankLetter;
-  if (rank.ended) {
-    if (rank.exit.told_to_stop()) return RankLetter::kStopped;
-    return job::HasFailed(rank.exit) ? RankLetter::kFailed : RankLetter::kDone;
-  }
-  if (rank.node.value() < facts.nodes.size() && facts.nodes[rank.node.value()].gone) {
-    return RankLetter::kLost;
-  }
-  if (rank.pid == 0) return RankLetter::kWaiting;
-  if (rank.halted_at != kNever) return RankLetter::kHalted;
-  const bool inside = rank.progress.inside() && rank.progress.inside_nanos() > kLongInside.count();
-  return inside ? RankLetter::kInside : RankLetter::kRunning;
+view::RankFacts FactsOf(const report::JobFacts& facts, const job::RankEnd& rank) {
+  const auto node = rank.node.value();
+  return {.rank = rank.rank.value(),
+          .host = report::HostOf(facts, rank.node),
+          .pid = rank.pid,
+          .lost = node < facts.nodes.size() && facts.nodes[node].gone,
+          .halted = rank.halted_at != kNever,
+          .ended = rank.ended,
+          .exit = rank.ended ? &rank.exit : nullptr,
+          .progress = &rank.progress};
 }
 
 Json LogView(const LogTails& logs, Rank rank, v1::StreamKind stream) {
@@ -102,7 +86,6 @@ Json RestartsView(const job::CampaignCore& campaign, TimePoint now) {
 }  // namespace
 
 Json JobView(const JobIdentity& job, const report::JobFacts& facts, TimePoint now) {
-  const Counts counts = CountRanks(facts);
   Json json;
   json["id"] = job.id;
   json["state"] = StateOf(facts);
@@ -112,10 +95,7 @@ Json JobView(const JobIdentity& job, const report::JobFacts& facts, TimePoint no
   json["begin_unix_s"] = static_cast<double>(job.begin_unix_nanos) / 1e9;
   json["seconds"] = ToSeconds(now - job.begin);
   json["world_size"] = facts.ranks.size();
-  json["ranks"] = {{"waiting", counts.waiting},
-                   {"running", counts.running},
-                   {"ended", counts.ended},
-                   {"failed", counts.failed}};
+  json["ranks"] = CountRanks(facts).View();
   json["nodes"] = facts.nodes.size();
   json["waiting_for"] = Json::array();
   for (const job::NodeView& node : facts.nodes) {
@@ -135,23 +115,12 @@ Json JobView(const JobIdentity& job, const report::JobFacts& facts, TimePoint no
   return json;
 }
 
-Json RankView(const report::JobFacts& facts, Rank number, const Pids& pids, const LogTails& logs) {
+Json RankView(const report::JobFacts& facts, Rank number, const LogTails& logs) {
   const job::RankEnd& rank = facts.ranks[number.value()];
-  Json json = {{"rank", rank.rank.value()}, {"host", report::HostOf(facts, rank.node)}};
-  const auto pid = pids.find(rank.rank.value());
-  json["state"] = rank.ended ? "ended" : pid == pids.end() ? "waiting" : "running";
-  if (pid != pids.end()) json["pid"] = pid->second;
-  if (rank.ended && rank.exit.signal() != 0) {
-    json["signal"] = rank.exit.signal();
-  } else if (rank.ended) {
-    json["exit_code"] = rank.exit.exit_code();
-  }
+  Json json = view::RankView(FactsOf(facts, rank));
   if (!rank.ended && rank.seen.sign != job::Sign::kNone) {
     json["sign"] = {{"what", rank.seen.sign == job::Sign::kException ? "traceback" : "crash"},
                     {"unix_s", static_cast<double>(rank.seen.unix_nanos) / 1e9}};
-  }
-  if (rank.progress.operations() > 0 || rank.progress.inside()) {
-    json["collectives"] = view::CollectiveView(rank.progress);
   }
   json["log"] = {{"stdout", LogView(logs, rank.rank, v1::STREAM_KIND_STDOUT)},
                  {"stderr", LogView(logs, rank.rank, v1::STREAM_KIND_STDERR)}};
@@ -171,11 +140,9 @@ Json OrderView(const LogTails& logs, Rank rank) {
   return json;
 }
 
-Json RanksView(const report::JobFacts& facts, const Pids& pids, const LogTails& logs) {
+Json RanksView(const report::JobFacts& facts, const LogTails& logs) {
   Json list = Json::array();
-  for (const job::RankEnd& rank : facts.ranks) {
-    list.push_back(RankView(facts, rank.rank, pids, logs));
-  }
+  for (const job::RankEnd& rank : facts.ranks) list.push_back(RankView(facts, rank.rank, logs));
   return list;
 }
 
@@ -215,16 +182,11 @@ Json NodesView(const report::JobFacts& facts) {
 }
 
 Json SummaryView(const JobIdentity& job, const report::JobFacts& facts, TimePoint now) {
-  const Counts counts = CountRanks(facts);
   Json json = {{"state", StateOf(facts)},
                {"phase", PhaseOf(facts)},
                {"seconds", ToSeconds(now - job.begin)},
                {"world_size", facts.ranks.size()},
-               {"ranks",
-                {{"waiting", counts.waiting},
-                 {"running", counts.running},
-                 {"ended", counts.ended},
-                 {"failed", counts.failed}}}};
+               {"ranks", CountRanks(facts).View()}};
   size_t more = 0;
   for (const job::NodeView& node : facts.nodes) {
     if (!report::IsWaiting(facts.state, node)) continue;
@@ -244,9 +206,8 @@ void UpdateColumns(const report::JobFacts& facts, view::Columns& columns) {
   std::vector<view::RankRow> ranks;
   ranks.reserve(facts.ranks.size());
   for (const job::RankEnd& rank : facts.ranks) {
-    const bool by_signal = rank.ended && rank.exit.signal() != 0;
-    ranks.push_back({LetterOf(facts, rank), rank.pid,
-                     by_signal ? -rank.exit.signal() : rank.exit.exit_code(), rank.node.value()});
+    const view::RankFacts told = FactsOf(facts, rank);
+    ranks.push_back({LetterOf(told), told.pid, ExitOf(told), rank.node.value()});
   }
   // At the end of the job nodes go one by one, with nothing left on them.
   std::vector<bool> is_lost(facts.nodes.size(), facts.state < job::State::kStopping);
@@ -284,7 +245,7 @@ std::string MetricsText(const JobIdentity& job, const report::JobFacts& facts, T
   absl::StrAppend(&out, "dtrain_job_state{", id, ",state=\"", StateOf(facts), "\"} 1\n");
   view::AddFamily(out, "dtrain_job_age_seconds", "gauge", "Time since the launch.");
   absl::StrAppendFormat(&out, "dtrain_job_age_seconds{%s} %.3f\n", id, ToSeconds(now - job.begin));
-  const Counts counts = CountRanks(facts);
+  const view::RankCounts counts = CountRanks(facts);
   view::AddFamily(out, "dtrain_job_ranks", "gauge", "Ranks by state.");
   for (const auto& [state, n] : {std::pair<const char*, size_t>{"waiting", counts.waiting},
                                  {"running", counts.running},

@@ -4,7 +4,6 @@
 #include <sys/types.h>
 
 #include <cstdint>
-#include <map>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
@@ -29,15 +28,11 @@ struct JobIdentity {
   int64_t begin_unix_nanos = 0;
 };
 
-using Pids = std::map<uint32_t, uint32_t>;  // of the workers that have started, by rank
-
 nlohmann::ordered_json JobView(const JobIdentity& job, const report::JobFacts& facts,
                                TimePoint now);
 nlohmann::ordered_json OrderView(const LogTails& logs, Rank rank);
-nlohmann::ordered_json RanksView(const report::JobFacts& facts, const Pids& pids,
-                                 const LogTails& logs);
-nlohmann::ordered_json RankView(const report::JobFacts& facts, Rank rank, const Pids& pids,
-                                const LogTails& logs);
+nlohmann::ordered_json RanksView(const report::JobFacts& facts, const LogTails& logs);
+nlohmann::ordered_json RankView(const report::JobFacts& facts, Rank rank, const LogTails& logs);
 nlohmann::ordered_json NodesView(const report::JobFacts& facts);
 // What of the job as a whole changes all the time: some of JobView, the same however many nodes
 // there are.

@@ -154,13 +154,13 @@ http::Response StatusServer::AnswerJob(const std::vector<std::string>& parts,
   if (parts.size() == 4 && parts[3] == "gpus") return AnswerGpus(target);
   if (parts.size() == 4 && parts[3] == "log") return AnswerLogs(target);
   if (parts[3] != "ranks") return NotFound();
-  if (parts.size() == 4) return http::JsonResponse({{"ranks", RanksView(facts_(), pids_, logs_)}});
+  if (parts.size() == 4) return http::JsonResponse({{"ranks", RanksView(facts_(), logs_)}});
   uint32_t rank = 0;
   if (!absl::SimpleAtoi(parts[4], &rank) || rank >= facts_().ranks.size()) {
     return http::ErrorResponse(404, "the job has no such rank");
   }
   if (parts.size() == 5) {
-    Json view = RankView(facts_(), Rank(rank), pids_, logs_);
+    Json view = RankView(facts_(), Rank(rank), logs_);
     view["log"]["order"] = OrderView(logs_, Rank(rank));
     return http::JsonResponse(view);
   }
@@ -254,7 +254,6 @@ http::Response StatusServer::AnswerGpus(const http::Target& target) {
 }
 
 void StatusServer::AttemptBegins(uint32_t attempt) {
-  pids_.clear();
   if (attempt > 0) events_.AttemptBegins(attempt, loop_.Now());
 }
 

@@ -54,7 +54,6 @@ class StatusServer {
   // that holds the token, which goes away with this.
   absl::StatusOr<std::string> ListenTcp(const std::string& where);
 
-  void WorkerStarted(uint32_t rank, uint32_t pid) { pids_[rank] = pid; }
   // Before facts() are of it, and after the last one has ended.
   void AttemptBegins(uint32_t attempt);
   void AttemptEnded(const std::string& cause);
@@ -86,7 +85,6 @@ class StatusServer {
   ReadFacts facts_;
   Detaching detaching_;
   bool is_detached_ = false;
-  Pids pids_;
   std::string token_file_;
   LogTails logs_;
   view::Columns columns_;

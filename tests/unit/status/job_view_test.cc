@@ -52,7 +52,8 @@ TEST_F(JobViewTest, TellsWhatEachRankDoes) {
   progress.set_inside_nanos(1'500'000'000);
   LogTails logs;
   logs.Append(Rank(2), v1::STREAM_KIND_STDERR, "oops");
-  const auto json = RanksView(Facts(), {{1, 700}, {2, 701}}, logs);
+  ranks_[2].pid = 701;
+  const auto json = RanksView(Facts(), logs);
   EXPECT_EQ(json[0]["state"], "waiting");
   EXPECT_FALSE(json[0].contains("pid"));
   EXPECT_EQ(json[1]["state"], "ended");
@@ -217,7 +218,7 @@ TEST_F(JobViewTest, AFailureThatIsNoEndIsThere) {
   ranks_[3].seen.sign = job::Sign::kCrash;
   ranks_[3].seen.unix_nanos = 1'700'000'000'500'000'000;
   End(3).set_signal(6);
-  const auto json = RanksView(Facts(), {{2, 701}, {3, 702}}, LogTails());
+  const auto json = RanksView(Facts(), LogTails());
   EXPECT_EQ(json[2]["sign"]["what"], "traceback");
   EXPECT_DOUBLE_EQ(json[2]["sign"]["unix_s"], 1'700'000'000.5);
   EXPECT_FALSE(json[1].contains("sign"));
