@@ -26,6 +26,7 @@ constexpr size_t kLeastPipeHolds = 4 << 10;
 constexpr Duration kRetrySpool = std::chrono::milliseconds(100);
 // Not given back even when delivered: Tail may want it.
 constexpr uint64_t kKeep = 64 << 10;
+constexpr uint64_t kMostOfShortLine = 512;
 // Of the limit, where no disk takes the output: it is the job's memory.
 constexpr uint64_t kMostInMemory = 4 << 20;
 
@@ -219,11 +220,15 @@ std::string LogStream::Last(uint64_t bytes) const {
 }
 
 uint64_t LogStream::EndOfLines(uint64_t from, uint64_t most) const {
-  const uint64_t bytes = std::min({size() - from, size() - kept_from(), most});
-  const std::string text = Last(bytes);
-  if (text.size() < bytes) return size();
-  const size_t at = text.rfind('\n');
-  return at == std::string::npos ? 0 : size() - bytes + at + 1;
+  const uint64_t all = std::min({size() - from, size() - kept_from(), most});
+  // Most lines are short.
+  for (const uint64_t bytes : {std::min<uint64_t>(all, kMostOfShortLine), all}) {
+    const std::string text = Last(bytes);
+    if (text.size() < bytes) return size();
+    const size_t at = text.rfind('\n');
+    if (at != std::string::npos) return size() - bytes + at + 1;
+  }
+  return 0;
 }
 
 std::string LogStream::Tail(size_t lines, size_t bytes) const {
