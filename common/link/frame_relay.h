@@ -13,6 +13,9 @@
 
 namespace dtrain::link {
 
+// Of the relay's memory for each frame, beside its bytes.
+inline constexpr size_t kRelayOverhead = 150;
+
 // One channel, in the process between its ends: an agent's, between launcher and shepherd. Passes
 // frames on as they are, by their header alone. It reads, numbers, keeps and acknowledges nothing:
 // those are the ends' affairs, and it may be gone at any moment. Pure.
@@ -43,6 +46,11 @@ class FrameRelay {
   // The next frame for that end. Not before the front end has heard of OnAttached.
   std::optional<Frame> NextTo(From end);
   size_t queued_bytes(From to) const { return LineTo(to).bytes(); }
+  // Of what is queued, by and large.
+  size_t memory(From to) const {
+    const Line& line = LineTo(to);
+    return line.bytes() + line.frames() * kRelayOverhead;
+  }
 
  private:
   struct Queued {
@@ -60,6 +68,7 @@ class FrameRelay {
     uint64_t end = 0;  // the next place
     Queue kept, unkept;
     size_t bytes() const { return kept.bytes + unkept.bytes; }
+    size_t frames() const { return kept.frames.size() + unkept.frames.size(); }
   };
 
   Line& LineFrom(From from) { return from == From::kFront ? forth_ : back_; }

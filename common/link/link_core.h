@@ -26,7 +26,7 @@ struct Caps {
 inline constexpr Caps kToShepherd{32 << 20, 4 << 20, 64 << 20};
 inline constexpr Caps kToLauncher{4 << 20, 4 << 20, 64 << 20};
 inline constexpr Caps kOfAgent{256 << 10, 256 << 10, 1 << 20};  // channel 0, each way
-// Frames on their way and not acknowledged: each takes some 150 bytes of a relay's memory beside
+// Frames on their way and not acknowledged: each takes kRelayOverhead of a relay's memory beside
 // its own.
 inline constexpr uint64_t kMostUnacked = 32 << 10;
 inline constexpr size_t kKeptPerLaunch = 256 << 20;  // of a launcher's KeptBytes

@@ -119,7 +119,14 @@ void SocketCarrier::Written(size_t bytes) {
   }
 }
 
+void SocketCarrier::SetPaused(bool paused) {
+  paused_ = paused;
+  if (paused || closed_ || !std::exchange(idle_, false)) return;
+  again_.At(loop_.Now(), [this] { Turn(); });
+}
+
 void SocketCarrier::Turn() {
+  if (paused_) return AwaitTurn();
   const std::shared_ptr<bool> alive = alive_;
   if (more_in_) {
     DeliverSome();
@@ -128,7 +135,12 @@ void SocketCarrier::Turn() {
   }
   if (!*alive || closed_) return;
   Pump();
-  if (!*alive || closed_) return;
+  if (*alive && !closed_) AwaitTurn();
+}
+
+void SocketCarrier::AwaitTurn() {
+  idle_ = paused_;
+  if (paused_) return;
   if (more_in_) {
     again_.At(loop_.Now(), [this] { Turn(); });
   } else {
@@ -137,6 +149,13 @@ void SocketCarrier::Turn() {
 }
 
 void SocketCarrier::ReadToEnd() {
+  const std::shared_ptr<bool> alive = alive_;
+  to_the_end_ = true;
+  ReadRest();
+  if (*alive) to_the_end_ = false;
+}
+
+void SocketCarrier::ReadRest() {
   const std::shared_ptr<bool> alive = alive_;
   // Reads the bytes that wait by now; one more read sees the end of the stream.
   const uint64_t until = received_ + loop::UnreadBytes(socket_.get());
@@ -177,7 +196,7 @@ bool SocketCarrier::DeliverSome() {
   const std::shared_ptr<bool> alive = alive_;
   const std::shared_ptr<CarrierHandlers> handlers = handlers_;
   more_in_ = false;
-  for (int i = 0; i < kFramesPerTurn; ++i) {
+  for (int i = 0; i < kFramesPerTurn && (!paused_ || to_the_end_); ++i) {
     absl::StatusOr<std::optional<Frame>> frame = in_.Next();
     if (!frame.ok()) {
       Close(frame.status());

@@ -38,8 +38,11 @@ class SocketCarrier {
 
   // There may be a next frame. Called after on_frame by the carrier itself.
   void Pump();
+  // Paused, it hands over no frame and does not read, so that the peer must wait; it sends as ever.
+  // Also from inside a callback.
+  void SetPaused(bool paused);
   // Hands over what has arrived, and the close, before it returns: for when the peer's process is
-  // known to have ended. Not from inside a callback.
+  // known to have ended. Paused or not. Not from inside a callback.
   void ReadToEnd();
   // Of the frames that `next` gave, what the socket has not taken.
   size_t queued_bytes() const { return queued_; }
@@ -54,6 +57,8 @@ class SocketCarrier {
   bool WriteOnce();
   void Written(size_t bytes);
   void Turn();
+  void AwaitTurn();
+  void ReadRest();
   bool ReadOnce();
   bool DeliverSome();
   void Close(absl::Status why);
@@ -71,8 +76,11 @@ class SocketCarrier {
   size_t front_written_ = 0;
   size_t queued_ = 0;
   FrameReader in_;
-  bool more_in_ = false;   // whole frames may be left in it
-  uint64_t received_ = 0;  // bytes
+  bool more_in_ = false;  // whole frames may be left in it
+  bool paused_ = false;
+  bool idle_ = false;        // as it was paused: no turn is due
+  bool to_the_end_ = false;  // in ReadToEnd
+  uint64_t received_ = 0;    // bytes
   std::shared_ptr<bool> alive_;
 };
 

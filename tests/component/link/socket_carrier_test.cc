@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <deque>
 #include <functional>
@@ -95,6 +96,17 @@ class SocketCarrierTest : public ::testing::Test {
     loop_.context().restart();
     loop_.Run();
     ASSERT_FALSE(late);
+  }
+  // All that can happen now has: nothing else comes with a timer that is due.
+  void Settle() {
+    loop_.context().restart();
+    for (size_t ran = 2; ran > 1;) {
+      bool due = false;
+      loop::Timer timer(loop_);
+      timer.At(loop_.Now(), [&] { due = true; });
+      for (ran = 0; !due && !loop_.context().stopped();) ran += loop_.context().run_one();
+      ran += loop_.context().poll();
+    }
   }
   void WriteRaw(absl::string_view bytes) {
     ASSERT_EQ(write(left_fd_.get(), bytes.data(), bytes.size()),
@@ -283,6 +295,70 @@ TEST_F(SocketCarrierTest, WhatAFrameCallsForIsSentWithoutBeingAskedFor) {
   const ssize_t n = read(left_fd_.get(), bytes, sizeof(bytes));
   EXPECT_EQ(std::string(bytes, static_cast<size_t>(std::max<ssize_t>(n, 0))),
             WireOf(FrameOf("answer")));
+}
+
+TEST_F(SocketCarrierTest, WhilePausedItReadsNothingAndSends) {
+  std::optional<Frame> frame = FrameOf("still sent");
+  next_ = [&] { return std::exchange(frame, std::nullopt); };
+  MakeRight();
+  right_->SetPaused(true);
+  WriteRaw(WireOf(FrameOf("one")) + WireOf(FrameOf("two")));
+  right_->Pump();
+  Settle();
+  EXPECT_TRUE(frames_.empty());
+  char bytes[100];
+  EXPECT_EQ(read(left_fd_.get(), bytes, sizeof(bytes)),
+            static_cast<ssize_t>(WireOf(FrameOf("still sent")).size()));
+  right_->SetPaused(false);
+  stop_after_ = 2;
+  Run();
+  EXPECT_EQ(frames_, (std::vector<std::string>{"one", "two"}));
+}
+
+TEST_F(SocketCarrierTest, PausedByAFrameItHandsOverNoOther) {
+  on_frame_ = [&] { right_->SetPaused(true); };
+  MakeRight();
+  WriteRaw(WireOf(FrameOf("one")) + WireOf(FrameOf("two")) + WireOf(FrameOf("three")));
+  for (size_t i = 1; i <= 3; ++i) {
+    stop_after_ = i;
+    Run();
+    EXPECT_EQ(frames_.size(), i);
+    right_->SetPaused(false);
+    right_->SetPaused(true);  // nothing comes of it
+    Settle();
+    EXPECT_EQ(frames_.size(), i);
+    right_->SetPaused(false);
+  }
+  left_fd_.Reset();
+  Run();
+  EXPECT_TRUE(closed_->ok()) << *closed_;
+}
+
+// Its peer must wait.
+TEST_F(SocketCarrierTest, APausedOneTakesNothingFromTheSocket) {
+  MakeRight();
+  right_->SetPaused(true);
+  ASSERT_TRUE(os::SetNonBlocking(left_fd_.get(), true).ok());
+  const std::string wire = WireOf(FrameOf(std::string(1000, 'x')));
+  while (write(left_fd_.get(), wire.data(), wire.size()) > 0) Settle();
+  EXPECT_EQ(errno, EAGAIN);
+  EXPECT_TRUE(frames_.empty());
+}
+
+TEST_F(SocketCarrierTest, ReadToEndHandsOverAllOfAPausedOneToo) {
+  on_frame_ = [&] { right_->SetPaused(true); };
+  MakeRight();
+  std::string wire;
+  for (int i = 0; i < 1000; ++i) wire += WireOf(FrameOf("x"));
+  WriteRaw(wire);
+  left_fd_.Reset();
+  Settle();
+  EXPECT_EQ(frames_.size(), 1u);
+  EXPECT_FALSE(closed_.has_value());
+  right_->ReadToEnd();
+  EXPECT_EQ(frames_.size(), 1000u);
+  ASSERT_TRUE(closed_.has_value());
+  EXPECT_TRUE(closed_->ok()) << *closed_;
 }
 
 TEST_F(SocketCarrierTest, ItMayBeDestroyedByWhatItCalls) {

@@ -82,6 +82,18 @@ TEST_F(FrameRelayTest, NothingComesBeforeTheEndsHaveMet) {
   EXPECT_FALSE(relay_.OnAttached().ok()) << "twice";
 }
 
+// A frame of a byte costs more than its bytes.
+TEST_F(FrameRelayTest, ItsMemoryIsThatOfAllFramesWithWhatEachTakes) {
+  Meet();
+  EXPECT_EQ(relay_.memory(From::kFront), 0u);
+  Put(From::kBack, RelayedFrame(1, "x"));
+  Put(From::kBack, RelayedFrame(0, "state"));
+  EXPECT_EQ(relay_.memory(From::kFront), 2 * (kHeaderBytes + kRelayOverhead) + 6);
+  EXPECT_EQ(relay_.memory(From::kBack), 0u);
+  Taken(From::kFront);
+  EXPECT_EQ(relay_.memory(From::kFront), 0u);
+}
+
 // A shepherd has no word in what the agent says.
 TEST_F(FrameRelayTest, NobodySpeaksOnAnothersChannel) {
   Meet();
