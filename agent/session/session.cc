@@ -65,6 +65,7 @@ Session::Session(Surroundings surroundings, Owner owner, SessionCore core,
       announcements_(launcher_),
       gpus_(agent_, *shepherd_, GpuHandlers()),
       deadline_(agent_.loop) {
+  shepherd_->ShareRoom(agent_.relays);
   shepherd_->Listen(ShepherdHandlers());
 }
 

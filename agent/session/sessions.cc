@@ -438,8 +438,12 @@ Surroundings Sessions::AroundJobOf(uid_t uid) {
   std::erase_if(reports_, [](const auto& each) { return each.second.use_count() == 1; });
   std::shared_ptr<rpc::SharedLimit>& reports = reports_[uid];
   if (reports == nullptr) reports = std::make_shared<rpc::SharedLimit>(kMostReports);
+  std::erase_if(relays_, [](const auto& each) { return each.second.use_count() == 1; });
+  std::shared_ptr<RelayRoom>& relays = relays_[uid];
+  if (relays == nullptr) relays = std::make_shared<RelayRoom>();
   Surroundings around = Around();
   around.reports = reports;
+  around.relays = relays;
   return around;
 }
 

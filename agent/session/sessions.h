@@ -142,6 +142,7 @@ class Sessions {
   std::map<uid_t, std::shared_ptr<const bool>>
       presences_;  // each held by the user's shepherds, too
   std::map<uid_t, std::shared_ptr<rpc::SharedLimit>> reports_;  // each held by sessions, too
+  std::map<uid_t, std::shared_ptr<RelayRoom>> relays_;          // likewise
   std::unique_ptr<Adoption> adoption_;                          // until all is decided
   std::vector<absl::AnyInvocable<void(absl::Status)>> after_adoption_;
   // Jobs whose shepherds could not be taken over: why, for their launchers.

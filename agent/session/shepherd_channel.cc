@@ -49,7 +49,15 @@ ShepherdChannel::ShepherdChannel(loop::Loop& loop, std::unique_ptr<spawn::Proces
   processes_->WhenShepherdEnded([this](std::string how) { OnProcessEnded(std::move(how)); });
 }
 
-ShepherdChannel::~ShepherdChannel() { *alive_ = false; }
+ShepherdChannel::~ShepherdChannel() {
+  *alive_ = false;
+  if (room_ != nullptr) room_->Replace(held_, {});
+}
+
+void ShepherdChannel::ShareRoom(std::shared_ptr<RelayRoom> room) {
+  room_ = std::move(room);
+  CheckRoom();
+}
 
 // What it said last is still in the sockets and must be heard before its end is acted upon.
 void ShepherdChannel::OnProcessEnded(std::string how) {
@@ -125,6 +133,7 @@ absl::Status ShepherdChannel::Attach(const v1::Party& launcher, Duration most_si
                                      uint64_t generation) {
   if (gone_) return absl::OkStatus();
   relay_.Attach();
+  CheckRoom();
   auto pair = os::SocketPair();
   if (!pair.ok()) return pair.status();
   os::RefuseDescriptors(pair->first.get());
@@ -135,7 +144,7 @@ absl::Status ShepherdChannel::Attach(const v1::Party& launcher, Duration most_si
       link::CarrierHandlers{[this]() -> std::optional<link::Frame> {
                               // What came on the other socket comes first.
                               if (channel_->queued_bytes() > 0) return std::nullopt;
-                              return relay_.NextTo(From::kBack);
+                              return Take(From::kBack);
                             },
                             [this](link::Frame frame) { OnFrame(std::move(frame)); },
                             [this](const absl::Status& why) { OnClosed(why); }});
@@ -154,7 +163,10 @@ void ShepherdChannel::OnClosed(const absl::Status& why) {
   broken_.After(kEndPatience, [this, text = std::string(why.message())] { Break(text); });
 }
 
-void ShepherdChannel::Detach() { relay_.Detach(); }
+void ShepherdChannel::Detach() {
+  relay_.Detach();
+  CheckRoom();
+}
 
 absl::Status ShepherdChannel::Pass(link::Frame frame) {
   if (gone_) return absl::OkStatus();
@@ -162,7 +174,31 @@ absl::Status ShepherdChannel::Pass(link::Frame frame) {
     return passed;
   }
   carrier_->Pump();
-  return absl::OkStatus();
+  CheckRoom();
+  return CheckRoomForth();
+}
+
+std::optional<link::Frame> ShepherdChannel::Take(From to) {
+  std::optional<link::Frame> frame = relay_.NextTo(to);
+  CheckRoom();
+  return frame;
+}
+
+// It waits only while its own launcher has something to take, which ends the wait: never for the
+// launcher of another job, which may not read for as long as it likes.
+void ShepherdChannel::CheckRoom(bool may_pause) {
+  if (room_ == nullptr) return;
+  const RelayRoom::Held now{relay_.memory(From::kFront), relay_.memory(From::kBack)};
+  room_->Replace(std::exchange(held_, now), now);
+  waits_for_room_ = !room_->fits_back() && now.back > 0 && (waits_for_room_ || may_pause);
+  if (carrier_ != nullptr) carrier_->SetPaused(waits_for_room_);
+}
+
+absl::Status ShepherdChannel::CheckRoomForth() const {
+  if (room_ == nullptr || room_->fits_forth() || held_.forth == 0) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("this user's jobs here have left more than ", room_->most().forth,
+                   " bytes of their launchers unread, this job among them"));
 }
 
 // What it told us came before it.
@@ -173,6 +209,7 @@ void ShepherdChannel::OnFrame(link::Frame frame) {
   if (absl::Status passed = relay_.Pass(From::kBack, std::move(frame)); !passed.ok()) {
     return Break(std::string(passed.message()));
   }
+  CheckRoom(/*may_pause=*/true);
   const std::shared_ptr<Handlers> handlers = handlers_;
   if (handlers->on_frame) handlers->on_frame();
 }

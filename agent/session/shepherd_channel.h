@@ -9,6 +9,7 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "agent/session/relay_room.h"
 #include "agent/spawn/processes.h"
 #include "common/link/frame_relay.h"
 #include "common/link/socket_carrier.h"
@@ -41,6 +42,9 @@ class ShepherdChannel {
 
   spawn::Processes& processes() { return *processes_; }
   const spawn::Processes& processes() const { return *processes_; }
+  // What it relays counts there. Without room on the way back the shepherd's frames are not read
+  // while its launcher has some to take; without room forth Pass fails. Once, before Attach.
+  void ShareRoom(std::shared_ptr<RelayRoom> room);
   // From now on events are handed over; what came before is kept for it. Again: to others.
   void Listen(Handlers handlers);
   // RESOURCE_EXHAUSTED: it is too long, and was not sent.
@@ -59,17 +63,19 @@ class ShepherdChannel {
   absl::Status Attach(const v1::Party& launcher, Duration most_silence, uint64_t generation = 0);
   // It is gone.
   void Detach();
-  // A frame of a launcher that was attached. Errors are its own.
+  // A frame of a launcher that was attached. Errors are its own. RESOURCE_EXHAUSTED: its shepherd
+  // has not taken what came before, and with what others of its user have not it is too much.
   absl::Status Pass(link::Frame frame);
-  std::optional<link::Frame> NextToLauncher() {
-    return relay_.NextTo(link::FrameRelay::From::kFront);
-  }
+  std::optional<link::Frame> NextToLauncher() { return Take(link::FrameRelay::From::kFront); }
   bool gone() const { return gone_; }
 
  private:
   void OnMessage(absl::string_view message);
   void OnAttached(const v1::Party& shepherd);
   void OnFrame(link::Frame frame);
+  std::optional<link::Frame> Take(link::FrameRelay::From to);
+  void CheckRoom(bool may_pause = false);
+  absl::Status CheckRoomForth() const;
   void OnClosed(const absl::Status& why);
   void OnProcessEnded(std::string how);
   void Gone(std::string why);
@@ -80,6 +86,9 @@ class ShepherdChannel {
   std::unique_ptr<loop::FrameChannel> channel_;
   link::FrameRelay relay_;
   std::unique_ptr<link::SocketCarrier> carrier_;  // of the last Attach
+  std::shared_ptr<RelayRoom> room_;               // null: no limit
+  RelayRoom::Held held_;                          // in it, by us
+  bool waits_for_room_ = false;
   loop::Timer broken_;
   TimePoint counted_since_{};
   size_t messages_ = 0, bytes_ = 0;  // of it, since then

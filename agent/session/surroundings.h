@@ -12,6 +12,7 @@
 #include "agent/inventory/limits.h"
 #include "agent/inventory/nvml.h"
 #include "agent/inventory/roots.h"
+#include "agent/session/relay_room.h"
 #include "agent/session/reservations.h"
 #include "agent/session/session_events.h"
 #include "agent/spawn/processes.h"
@@ -62,6 +63,8 @@ struct Surroundings {
   Successor* successor = nullptr;  // null: when self.resumable, or there can be none
   // Bytes of what shepherds of the job's user report and is kept; null: no limit.
   std::shared_ptr<rpc::SharedLimit> reports = nullptr;
+  // Of what is relayed between that user's launchers and shepherds; null: no limit.
+  std::shared_ptr<RelayRoom> relays = nullptr;
 };
 
 }  // namespace dtrain::session
