@@ -27,7 +27,7 @@ namespace {
 constexpr int kBetweenLooksMs = 20;
 // systemd starts one again after a second.
 constexpr Duration kSystemdGap = std::chrono::seconds(4);
-constexpr Duration kSystemdRun = std::chrono::seconds(10);
+constexpr Duration kSystemdPatience = std::chrono::seconds(10);
 constexpr int kBetweenBeatsMs = 200;
 
 absl::StatusOr<os::UniqueFd> OpenLog(const JobFolder& job) {
@@ -53,7 +53,7 @@ absl::StatusOr<os::UniqueFd> StartMinder(const JobFolder& job, const os::UniqueF
 
 // It waits for systemd, not for the job's folder.
 bool EndsInTime(int pidfd, Beat beat) {
-  const TimePoint end = Clock::now() + kSystemdRun;
+  const TimePoint end = Clock::now() + kSystemdPatience;
   do {
     pollfd ended{pidfd, POLLIN, 0};
     if (poll(&ended, 1, kBetweenBeatsMs) > 0) return true;
