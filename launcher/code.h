@@ -12,7 +12,6 @@
 #include "common/base/clock.h"
 #include "common/base/ids.h"
 #include "dtrain/v1/job.pb.h"
-#include "launcher/detached/beat.h"
 #include "launcher/detached/job_folder.h"
 #include "launcher/job/job_core.h"
 #include "launcher/stage/contents.h"

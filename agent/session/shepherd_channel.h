@@ -42,14 +42,15 @@ class ShepherdChannel {
 
   spawn::Processes& processes() { return *processes_; }
   const spawn::Processes& processes() const { return *processes_; }
-  // What it relays counts there. Without room on the way back the shepherd's frames are not read
-  // while its launcher has some to take; without room forth Pass fails. Once, before Attach.
+  // `room` counts the frames that wait here. If there is no room for more on the way back, the
+  // channel reads none of its shepherd's while its launcher has some to take; if there is none on
+  // the way forth, Pass fails. Once, before Attach.
   void ShareRoom(std::shared_ptr<RelayRoom> room);
   // From now on events are handed over; what came before is kept for it. Again: to others.
   void Listen(Handlers handlers);
-  // RESOURCE_EXHAUSTED: it is too long, and was not sent.
-  // All that was sent has left us.
+  // The shepherd's socket has taken all that was sent.
   bool has_all() const { return gone_ || channel_->queued_bytes() == 0; }
+  // RESOURCE_EXHAUSTED: the request is too long, and was not sent.
   absl::Status Send(const v1::ShepherdRequest& request, int fd = -1);
   // Asks for output; the socket on which it comes. UNAVAILABLE: the shepherd is gone.
   absl::StatusOr<os::UniqueFd> ReadLogs(const v1::ReadLogs& request);
@@ -63,8 +64,8 @@ class ShepherdChannel {
   absl::Status Attach(const v1::Party& launcher, Duration most_silence, uint64_t generation = 0);
   // It is gone.
   void Detach();
-  // A frame of a launcher that was attached. Errors are its own. RESOURCE_EXHAUSTED: its shepherd
-  // has not taken what came before, and with what others of its user have not it is too much.
+  // A frame of a launcher that was attached. Errors are the launcher's. RESOURCE_EXHAUSTED: the
+  // shepherds of its user, this one among them, have left too many frames unread.
   absl::Status Pass(link::Frame frame);
   std::optional<link::Frame> NextToLauncher() { return Take(link::FrameRelay::From::kFront); }
   bool gone() const { return gone_; }

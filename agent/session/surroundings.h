@@ -63,7 +63,7 @@ struct Surroundings {
   Successor* successor = nullptr;  // null: when self.resumable, or there can be none
   // Bytes of what shepherds of the job's user report and is kept; null: no limit.
   std::shared_ptr<rpc::SharedLimit> reports = nullptr;
-  // Of what is relayed between that user's launchers and shepherds; null: no limit.
+  // For frames that wait between that user's launchers and shepherds; null: no limit.
   std::shared_ptr<RelayRoom> relays = nullptr;
 };
 

@@ -146,7 +146,7 @@ void LogFeed::Begin(Reader& reader, const Key& key) {
   Enqueue(reader, key);
 }
 
-// A piece that was asked for is of all that is there now.
+// A reader that asked for one piece may have all bytes that there are.
 uint64_t LogFeed::EndFor(const Reader& reader, const Key& key) const {
   return reader.request.limit() > 0 ? streams_.at(key)->size() : lines_.passed(key);
 }
@@ -183,7 +183,7 @@ bool LogFeed::SendPiece(Reader& reader, const Key& key) {
   uint64_t& next = reader.places[key].next;
   const uint64_t offset = std::max(next, stream.kept_from());
   const uint64_t end = EndFor(reader, key);
-  // Its launcher says that it has what it was not sent: the rest comes when it is due.
+  // A reader may begin behind the bytes that are due: the others come when they are.
   if (offset >= end) return false;
   const uint64_t most =
       reader.request.most_data() > 0 ? reader.request.most_data() : link::kMostLogData;

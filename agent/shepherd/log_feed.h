@@ -37,7 +37,7 @@ class LogFeed {
   void Add(const Key& key, LogStream& stream);
   // What has grown is sent by the next Pump.
   void Grown(const Key& key);
-  // Nor does its unfinished line wait any more.
+  // The same, and its unfinished line waits no longer.
   void LetGo(const Key& key);
   void Pump();
   // No stream grows any more, and none is added.

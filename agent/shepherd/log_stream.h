@@ -58,8 +58,8 @@ class LogStream {
   // Moves up to `room` bytes, one at least, from `offset` on, which is below size(), into a pipe
   // that is empty; without a copy, where the file system can do that.
   absl::StatusOr<size_t> MoveTo(int pipe, uint64_t offset, size_t room) const;
-  // Behind the last newline of what came from `from` on; 0: there is none in the last `most` bytes
-  // of it. All of it, if it cannot be read.
+  // The offset behind the last newline in the bytes from `from` on; 0: the last `most` of them have
+  // none. size() if they cannot be read.
   uint64_t EndOfLines(uint64_t from, uint64_t most) const;
   // The last lines, for the report on a failure.
   std::string Tail(size_t lines, size_t bytes) const;

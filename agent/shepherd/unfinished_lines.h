@@ -13,26 +13,27 @@
 
 namespace dtrain::shepherd {
 
-// Decides how much of each stream goes on: whole lines at once, text behind the last of them ten
-// times a second at most, that of all streams together. A progress bar is such text, and each piece
-// of it would cost its readers as much as many lines. Pure.
+// Decides which bytes of each stream readers get: whole lines at once, and an unfinished line at
+// most ten times a second, at the same moment in all streams. A progress bar is an unfinished line,
+// and each of its states would cost a reader as much as many lines. Pure.
 class UnfinishedLines {
  public:
   using Key = std::pair<uint32_t, v1::StreamKind>;  // of a stream: rank and kind
 
-  // A longer text goes at once: it is no bar. Less than a spool keeps of what was delivered.
+  // A longer line goes at once: it is no bar. Spools keep more than this of delivered bytes.
   static constexpr uint64_t kMostHeld = 16 << 10;
   static constexpr Duration kPause = std::chrono::milliseconds(100);
 
-  // The stream has `size` bytes by now. `lines`: behind the last newline among the new ones, or 0.
+  // The stream has `size` bytes now. `lines`: the offset behind the last newline in the new bytes,
+  // or 0.
   void OnGrown(TimePoint now, const Key& key, uint64_t lines, uint64_t size);
-  // What is held of it goes on: its writer has ended.
+  // Its writer has ended: the stream's unfinished line goes on.
   void LetGo(const Key& key);
-  // What is held goes on, if that is due: of these streams.
+  // The streams whose unfinished lines go on now, if they are due.
   std::vector<Key> OnTime(TimePoint now);
   TimePoint NextDeadline() const { return held_.empty() ? kNever : next_; }
 
-  // Of the stream: the bytes that OnGrown has heard of, and those of them that go on.
+  // The stream's bytes that OnGrown was told, and how many of them readers may have.
   uint64_t size(const Key& key) const { return Find(key).size; }
   uint64_t passed(const Key& key) const { return Find(key).passed; }
 
@@ -44,8 +45,8 @@ class UnfinishedLines {
   Stream Find(const Key& key) const;
 
   std::map<Key, Stream> streams_;
-  std::set<Key> held_;  // streams of which not all goes on
-  TimePoint next_{};    // that text without a line end may go on
+  std::set<Key> held_;  // streams with an unfinished line that waits
+  TimePoint next_{};    // before it no unfinished line goes on
 };
 
 }  // namespace dtrain::shepherd

@@ -46,7 +46,7 @@ class FrameRelay {
   // The next frame for that end. Not before the front end has heard of OnAttached.
   std::optional<Frame> NextTo(From end);
   size_t queued_bytes(From to) const { return LineTo(to).bytes(); }
-  // Of what is queued, by and large.
+  // What the queued frames take, roughly.
   size_t memory(From to) const {
     const Line& line = LineTo(to);
     return line.bytes() + line.frames() * kRelayOverhead;

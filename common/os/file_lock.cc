@@ -42,7 +42,7 @@ bool IsAt(int fd, const std::string& path) {
 }  // namespace
 
 absl::StatusOr<FileLock> FileLock::Take(const std::string& path, absl::string_view description,
-                                        Duration patience) {
+                                        Duration patience, absl::FunctionRef<void()> waits) {
   const TimePoint until = Clock::now() + patience;
   for (;;) {
     UniqueFd fd(open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
@@ -58,6 +58,7 @@ absl::StatusOr<FileLock> FileLock::Take(const std::string& path, absl::string_vi
     if (Clock::now() >= until) {
       return absl::UnavailableError(absl::StrCat(path, " is locked by another process"));
     }
+    waits();
     // There is no wait with a deadline for a lock, and its holder may be stopped.
     std::this_thread::sleep_for(kBetweenTries);
   }

@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -17,9 +18,11 @@ namespace dtrain::os {
 class FileLock {
  public:
   // Makes the file if it is missing, and writes `description` of the holder into it if there is
-  // room on the disk. UNAVAILABLE: another process has held it for `patience`.
-  static absl::StatusOr<FileLock> Take(const std::string& path, absl::string_view description,
-                                       Duration patience = Duration::zero());
+  // room on the disk. UNAVAILABLE: another process has held it for `patience`. Calls `waits` after
+  // each try that has found it held.
+  static absl::StatusOr<FileLock> Take(
+      const std::string& path, absl::string_view description, Duration patience = Duration::zero(),
+      absl::FunctionRef<void()> waits = [] {});
   // Whether a process holds it now. Nobody holds a missing file.
   static absl::StatusOr<bool> IsHeld(const std::string& path);
 

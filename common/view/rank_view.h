@@ -26,7 +26,7 @@ struct RankFacts {
 };
 
 RankLetter LetterOf(const RankFacts& rank);
-// "rank", "host", "state", "pid", how it ended and its collectives: what is known of them.
+// "rank", "host" and "state"; "pid", the exit and "collectives" if they are known.
 nlohmann::ordered_json RankView(const RankFacts& rank);
 // Its exit code, or minus the signal; 0 while it runs.
 int ExitOf(const RankFacts& rank);

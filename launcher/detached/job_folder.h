@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -14,6 +15,11 @@
 #include "launcher/detached/journal_file.h"
 
 namespace dtrain::detached {
+
+// Called again and again by a call that may take long although the folder answers: after each
+// answer, and while it waits for something else. A watch so knows that no file server is down.
+using Beat = absl::FunctionRef<void()>;
+inline void NoBeat() {}
 
 // How far the launcher that has, or last had, a job has come with it.
 struct Standing {

@@ -33,7 +33,6 @@ namespace fs = std::filesystem;
 constexpr int kBetweenRemoveLooksMs = 50;
 // Whoever has the lock does little meanwhile; it may be stopped, or on a slow file server.
 constexpr Duration kLockPatience = std::chrono::seconds(10);
-constexpr Duration kBetweenLockBeats = std::chrono::milliseconds(200);
 // A launcher that ends removes no more: a second at most, also on a file server.
 constexpr size_t kMostAtEnd = 100;
 constexpr size_t kAnyNumber = std::numeric_limits<size_t>::max();
@@ -181,16 +180,7 @@ absl::Status Jobs::Try() const {
 }
 
 absl::StatusOr<os::FileLock> Jobs::Lock(Duration patience, Beat beat) const {
-  const TimePoint end = Clock::now() + patience;
-  for (;;) {
-    const TimePoint now = Clock::now();
-    const Duration part = std::clamp(end - now, Duration::zero(), kBetweenLockBeats);
-    auto lock = os::FileLock::Take(Path("lock"), "", part);
-    // Other errors come at once.
-    const bool is_locked = absl::IsUnavailable(lock.status()) && Clock::now() >= now + part;
-    if (!is_locked || Clock::now() >= end) return lock;
-    beat();
-  }
+  return os::FileLock::Take(Path("lock"), "", patience, beat);
 }
 
 absl::StatusOr<Jobs::AcceptedJob> Jobs::FindAccepted(const v1::Spec& spec) const {

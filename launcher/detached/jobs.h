@@ -17,7 +17,6 @@
 #include "absl/types/span.h"
 #include "common/base/clock.h"
 #include "dtrain/v1/journal.pb.h"
-#include "launcher/detached/beat.h"
 #include "launcher/detached/job_folder.h"
 #include "launcher/detached/moved_jobs.h"
 

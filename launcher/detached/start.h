@@ -7,7 +7,6 @@
 #include "absl/status/statusor.h"
 #include "common/base/clock.h"
 #include "common/os/unique_fd.h"
-#include "launcher/detached/beat.h"
 #include "launcher/detached/job_folder.h"
 #include "launcher/detached/supervisor.h"
 

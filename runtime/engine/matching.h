@@ -82,8 +82,8 @@ std::optional<PendingList> UnpackList(std::span<const int64_t> words);
 struct Matches {
   // To run, in the order of the first rank that has not joined; `via` is what all ranks use.
   std::vector<Pending> common;
-  // Keys that are pending on all ranks, but for different collectives, or for one that a rank in
-  // dtrain_join cannot take part in.
+  // Keys that all ranks have pending, but with different collectives, or with one in which a rank
+  // in dtrain_join cannot take part.
   std::vector<uint64_t> differing;
   bool hopeless = false;  // neither, and none can come: every rank waits for one of its own
   bool overdue = false;   // neither, and some rank has waited for too long

@@ -174,8 +174,15 @@ MaybeError Negotiator::AgreeOnCall(Group& group, Operation& mine, Spent& spent) 
   mine.SetPending(mine.number);
   auto verdict = Agree(group, {&mine}, true, spent, 1);
   if (!verdict.ok()) return verdict.error();
-  if (verdict->refused.empty()) return std::nullopt;
-  return verdict->refused[0].error;
+  if (!verdict->refused.empty()) return verdict->refused[0].error;
+  // Every rank waits for its call, so there is nothing that could come.
+  if (verdict->run.empty()) {
+    return Error{
+        DTRAIN_ERROR_INTERNAL,
+        "another rank says that its blocking collective may still change; do all ranks use "
+        "the same version of libdtrain?"};
+  }
+  return std::nullopt;
 }
 
 Result<Negotiator::Joined> Negotiator::AgreeAsJoined(Group& group) {

@@ -256,6 +256,23 @@ def test_the_page_of_a_job_that_has_ended(ended_job, browser):
     assert page.end()[0] == 0
 
 
+def test_the_page_of_an_ended_job_tells_ends_as_that_of_a_running_one(ended_job, browser):
+    path = Path(json.loads(ended_job.run("show", "--json", ended_job.id, check=True).stdout)["folder"]) / "summary.json"
+    summary = json.loads(path.read_text())
+    del summary["ranks"][0]["signal"]
+    summary["ranks"][0].update(exit_code=0, told_to_stop=False, abort_code=5)
+    summary["ranks"][1].update(out_of_memory=True, memory_limit_bytes=1 << 30)
+    path.write_text(json.dumps(summary))
+    page = Page(ended_job, ended_job.id)
+    link, port, token = page.link()
+    browser.driver.get(link)
+    for part in ("2 failed", "called abort with code 5", "out of memory"):
+        browser.wait_for(part)
+    columns = json.loads(ask(port, f"/v1/jobs/{ended_job.id}/columns", Authorization=f"Bearer {token}")[2])
+    assert columns["rank"]["state"] == "ff" and columns["ranks"]["failed"] == 2, columns
+    assert page.end()[0] == 0
+
+
 def test_a_folder_that_is_damaged_is_told(ended_job):
     summary = Path(json.loads(ended_job.run("show", "--json", ended_job.id, check=True).stdout)["folder"]) / "summary.json"
     summary.write_text("[1")

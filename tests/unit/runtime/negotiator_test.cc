@@ -182,9 +182,10 @@ TEST_F(NegotiatorTest, BlockingCallsAreListedOnlyWhereTheyDiffer) {
   Operation* const mine = Make("");
   mine->number = 5;
   mine->SetPending(5);
+  bool stuck = true;
   const auto call_meets = [&](const Pending& theirs, std::vector<size_t> rooms) {
     PendingList list;
-    list.stuck = true;
+    list.stuck = stuck;
     list.pending = {theirs};
     const Others& others = Meet({MakeOffer(list.pending, 1)}, {{list}, {list}});
     MaybeError error = negotiator_.AgreeOnCall(group_, *mine, spent_);
@@ -209,6 +210,10 @@ TEST_F(NegotiatorTest, BlockingCallsAreListedOnlyWhereTheyDiffer) {
   error = call_meets(theirs, {1});
   ASSERT_TRUE(error);
   EXPECT_EQ(error->code, DTRAIN_ERROR_MISMATCH);
+  stuck = false;  // as no rank of this version says
+  error = call_meets(theirs, {1});
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->code, DTRAIN_ERROR_INTERNAL);
 }
 
 TEST_F(NegotiatorTest, AListWithAKeyTwiceIsRefused) {
