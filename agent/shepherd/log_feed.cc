@@ -75,7 +75,8 @@ void LogFeed::LetGo(const Key& key) {
 
 void LogFeed::AwaitLines() {
   const TimePoint due = lines_.NextDeadline();
-  if (due == lines_due_) return;
+  // A timer that nothing waits for any more may fire: whole lines would set and end one each time.
+  if (due == kNever || due == lines_due_) return;
   lines_due_ = due;
   lines_timer_.At(due, [this] { OnLinesDue(); });
 }
