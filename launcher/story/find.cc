@@ -35,7 +35,7 @@ void LookInto(const std::string& folder) {
 
 std::string LateText(const std::string& folder, Duration waited) {
   return absl::StrCat("cannot read ", Escape(folder), ": its file system has not answered for ",
-                      std::chrono::duration_cast<std::chrono::seconds>(waited).count(),
+                      std::chrono::round<std::chrono::seconds>(waited).count(),
                       " s (is its file server down?)");
 }
 
